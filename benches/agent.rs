@@ -13,13 +13,13 @@ use berth_model::{
     Operator, Peer, Pod, PodAffinity, PodSelector, PodSpec, PodTerm, PreferredTerm, Requirement, Spread,
     SpreadConstraint, Taint, Usage, WeightedPodTerm,
 };
-use berth_rightsizing::correlate::{Correlations, Resource, Settings, Window};
-use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits, Choice, Rng};
+use berth_rightsizing::correlate::{CorrelationSettings, Correlations, Resource, Window};
+use berth_scheduler::agent::{Agent, AgentChoice, AgentConfig, CacheLimits, Rng};
 use berth_scheduler::class::{Class, Classifier};
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::inventory::{Ledger, NodeId, Row};
-use berth_scheduler::placement::Outcome;
-use berth_scheduler::rules::{Placement, still_admits};
+use berth_scheduler::placement::BindOutcome;
+use berth_scheduler::rules::{PlacementSettings, still_admits};
 use berth_scheduler::scheduler::{Action, Scheduler, SchedulerConfig, Settled};
 
 const GIB: i64 = 1 << 30;
@@ -54,7 +54,7 @@ fn correlations(repeat: usize) {
     const POINTS: usize = 20;
     let names: Vec<Arc<str>> = (0..SERVICES).map(|at| format!("service-{at}").into()).collect();
     let mut random = Rng(1);
-    let mut known = Correlations::new(Settings::default());
+    let mut known = Correlations::new(CorrelationSettings::default());
     let mut pass = |number: usize| {
         let from = (number * POINTS * 15) as f64;
         let mut window = Window::new(from, 15.0, POINTS, names.iter().cloned()).expect("a window");
@@ -96,7 +96,7 @@ fn hopeless(nodes: usize, repeat: usize) {
     let class = Classifier::default().classify(&plain(2_500).into(), &Identity::default(), 5);
     let mut agent = new_agent();
     agent.catch_up(ledger.inventory());
-    assert!(matches!(agent.choose(&class, NOW, |_| {}), Choice::Nowhere(_)));
+    assert!(matches!(agent.choose(&class, NOW, |_| {}), AgentChoice::Nowhere(_)));
     let survey = || {
         let began = Instant::now();
         let found = black_box(agent.survey(&class, 5, &[], NOW, |_| {}));
@@ -270,7 +270,7 @@ impl Bench {
                 times,
             );
         }
-        let wide = Placement { candidate_width: 10, ..Placement::default() };
+        let wide = PlacementSettings { candidate_width: 10, ..PlacementSettings::default() };
         let (spec, identity) = (class.spec.clone(), Identity::default());
         let wide = self.classifier.classify_under(wide.into(), &spec, &identity, 0);
         let times = self.hit(&wide, 1, repeat);
@@ -307,7 +307,7 @@ impl Bench {
             self.change(changed - 1);
             let start = Instant::now();
             agent.catch_up(self.ledger.inventory());
-            let Choice::Node { node, seen } = agent.choose(class, NOW, |_| {}) else {
+            let AgentChoice::Node { node, seen } = agent.choose(class, NOW, |_| {}) else {
                 panic!("the cluster is full: fewer repetitions, or larger nodes");
             };
             let admits = |row: &Row| still_admits(class, row, seen);
@@ -451,7 +451,7 @@ fn selectors(nodes: usize, repeat: usize) {
         let uid: Arc<str> = format!("pod-{next}").into();
         let start = Instant::now();
         agent.catch_up(ledger.inventory());
-        let Choice::Node { node, seen } = agent.choose(class, NOW, |_| {}) else {
+        let AgentChoice::Node { node, seen } = agent.choose(class, NOW, |_| {}) else {
             panic!("app {app} fits nowhere");
         };
         let admitted = agent.still_admits(class.id, node, ledger.inventory());
@@ -542,7 +542,7 @@ fn drive(scheduler: &mut Scheduler, start: Instant) {
         }
         for action in scheduler.take_actions() {
             if let Action::Bind(binding) = action {
-                scheduler.bind_finished(&binding, Outcome::Bound, start.elapsed());
+                scheduler.bind_finished(&binding, BindOutcome::Bound, start.elapsed());
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use berth_telemetry::process::{Usage, usage_of};
+use berth_telemetry::process::{ProcessUsage, usage_of};
 use indicatif::ProgressBar;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -65,8 +65,8 @@ const EVENT_STALL_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy)]
 struct Sample {
     at: Instant,
-    subject: Usage,
-    api_server: Usage,
+    subject: ProcessUsage,
+    api_server: ProcessUsage,
 }
 
 impl Sample {

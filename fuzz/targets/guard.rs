@@ -1,13 +1,13 @@
 //! Admission reviews. Invalid bytes are rejected with a text, and every response is JSON with the uid of its request.
 
 use berth_scheduler::placement::Binding;
-use berth_server::guard::subject::{Subject, subject};
-use berth_server::review::{Request, allowed, refused};
+use berth_server::guard::subject::{ReviewSubject, subject};
+use berth_server::review::{ReviewRequest, allowed, refused};
 
 use super::pod::schedule;
 
 pub fn check(data: &[u8]) {
-    let read = Request::read(data).and_then(|request| Ok((subject(&request)?, request)));
+    let read = ReviewRequest::read(data).and_then(|request| Ok((subject(&request)?, request)));
     let (subject, request) = match read {
         Ok(read) => read,
         Err(why) => return assert!(!why.is_empty()),
@@ -19,7 +19,7 @@ pub fn check(data: &[u8]) {
         assert_eq!(answer["response"]["uid"], request.uid.as_str());
         assert_eq!(answer["response"]["allowed"], is_allowed);
     }
-    if let Subject::Placed(pod) = &subject {
+    if let ReviewSubject::Placed(pod) = &subject {
         let node = pod.node_name.clone().expect("a placed pod has a node");
         let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
         schedule(pod, &Binding { uid, namespace, name, node });

@@ -74,7 +74,7 @@ pub enum Current {
 
 /// One resource of one container. Amounts are millicores or bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub struct ResourceAdvice {
     pub severity: Severity,
     pub request: Current,
     pub limit: Current,
@@ -84,7 +84,7 @@ pub struct Size {
     pub upper: Option<Amount>,
 }
 
-impl Size {
+impl ResourceAdvice {
     /// Returns the reduction of each pod's request; negative for an increase.
     pub fn saved(&self) -> Option<Amount> {
         match (self.request, self.target) {
@@ -96,7 +96,7 @@ impl Size {
 
 /// One container of one workload.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Advice {
+pub struct ContainerAdvice {
     pub severity: Severity,
     pub namespace: String,
     pub kind: String,
@@ -108,7 +108,7 @@ pub struct Advice {
     pub pods: u32,
     /// Number of all pods of the history.
     pub pods_seen: u32,
-    pub size: PerResource<Size>,
+    pub size: PerResource<ResourceAdvice>,
     /// Days from the first to the last sample.
     pub days: f64,
     pub samples: u64,
@@ -117,22 +117,21 @@ pub struct Advice {
     pub confidence: f64,
 }
 
-impl Advice {
+impl ContainerAdvice {
     /// Sets `size.severity` and `severity`.
     pub fn judged(mut self) -> Self {
         const MILLICORE: Amount = 1;
         const MIB: Amount = 1 << 20;
-        self.size = self
-            .size
-            .zip(PerResource { cpu: MILLICORE, memory: MIB })
-            .map(|(size, unit)| Size { severity: Severity::of(size.request, size.target, unit), ..size });
+        self.size = self.size.zip(PerResource { cpu: MILLICORE, memory: MIB }).map(|(size, unit)| {
+            ResourceAdvice { severity: Severity::of(size.request, size.target, unit), ..size }
+        });
         self.severity = self.size.cpu.severity.max(self.size.memory.severity);
         self
     }
 
     /// Returns the total reduction of all pods' requests, in bytes; a core counts as [`BYTES_PER_CORE`].
     fn saved(&self) -> i128 {
-        let of = |size: &Size| i128::from(size.saved().unwrap_or(0)) * i128::from(self.pods);
+        let of = |size: &ResourceAdvice| i128::from(size.saved().unwrap_or(0)) * i128::from(self.pods);
         of(&self.size.cpu) * i128::from(BYTES_PER_CORE) / 1000 + of(&self.size.memory)
     }
 }
@@ -141,7 +140,7 @@ impl Advice {
 const BYTES_PER_CORE: i64 = 8 << 30;
 
 /// Sorts by severity, worst first, then by the largest savings, then by name.
-pub fn sort(advice: &mut [Advice]) {
+pub fn sort(advice: &mut [ContainerAdvice]) {
     advice.sort_by_cached_key(|each| {
         let names = [&each.namespace, &each.kind, &each.workload, &each.container].map(String::clone);
         (Reverse(each.severity), Reverse(each.saved()), names)
@@ -158,7 +157,7 @@ pub enum WorkloadsFrom {
 
 /// All advice of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report {
+pub struct AdviceReport {
     /// The Prometheus URL.
     pub source: String,
     /// The end of the history, RFC 3339.
@@ -167,14 +166,14 @@ pub struct Report {
     pub history: String,
     pub workloads_from: WorkloadsFrom,
     /// Sorted.
-    pub advice: Vec<Advice>,
+    pub advice: Vec<ContainerAdvice>,
     /// Notes for the reader about the input.
     pub notes: Vec<String>,
 }
 
 /// Returns the total requests of all running pods whose requests are known: current, and as advised.
-pub fn totals(advice: &[Advice]) -> PerResource<Option<(Amount, Amount)>> {
-    let total = |of: fn(&PerResource<Size>) -> &Size| {
+pub fn totals(advice: &[ContainerAdvice]) -> PerResource<Option<(Amount, Amount)>> {
+    let total = |of: fn(&PerResource<ResourceAdvice>) -> &ResourceAdvice| {
         let mut known = advice.iter().filter_map(|each| {
             let size = of(&each.size);
             let (Current::Set(request), Some(target)) = (size.request, size.target) else { return None };
@@ -188,7 +187,7 @@ pub fn totals(advice: &[Advice]) -> PerResource<Option<(Amount, Amount)>> {
 }
 
 /// JSON in base units: cores and bytes; `null` is unset, `"?"` is unknown.
-impl Serialize for Advice {
+impl Serialize for ContainerAdvice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(untagged)]
@@ -226,7 +225,7 @@ impl Serialize for Advice {
             cpu: Sizes,
             memory: Sizes,
         }
-        let sizes = |size: &Size, figure: fn(Amount) -> Figure| {
+        let sizes = |size: &ResourceAdvice, figure: fn(Amount) -> Figure| {
             let current = |current| match current {
                 Current::Unknown => Figure::Unknown("?"),
                 Current::Unset => Figure::Unset,

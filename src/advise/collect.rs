@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::advice::{Advice, Current, Severity, Size, sort};
-use super::workloads::{Owners, WorkloadRef};
+use super::advice::{ContainerAdvice, Current, ResourceAdvice, Severity, sort};
+use super::workloads::{OwnerIndex, WorkloadRef};
 use berth_model::PerResource;
 use berth_prometheus::{Fact, FactRow, Series};
 use berth_rightsizing::recommend::estimate::estimate;
 use berth_rightsizing::recommend::feed::{feed, time};
-use berth_rightsizing::recommend::settings::Settings;
+use berth_rightsizing::recommend::settings::RecommenderSettings;
 use berth_rightsizing::recommend::time::{UnixNanos, nanos};
 use berth_rightsizing::recommend::{Aggregate, Amount, Store, Workload, amount};
 use berth_rightsizing::usage::UsageKind;
@@ -17,7 +17,7 @@ use berth_rightsizing::usage::UsageKind;
 /// Collects the usage of all containers; memory grows with the number of containers, not samples.
 pub struct Collector {
     store: Store,
-    owners: Owners,
+    owners: OwnerIndex,
     now: UnixNanos,
     /// Keyed by namespace and name, as one string.
     pods: BTreeMap<Arc<str>, Pod>,
@@ -43,7 +43,7 @@ struct Container {
 
 /// Selection of containers to advise on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice {
+pub struct ContainerSelection {
     /// A container without samples for this long before the end of the history is no longer running.
     pub ended_after_ns: i64,
     /// Include workloads and containers that are no longer running. Those of CronJobs and Jobs are always included.
@@ -62,8 +62,8 @@ impl Collector {
     /// # Errors
     /// The settings define no valid histogram.
     pub fn new(
-        settings: Settings,
-        owners: Owners,
+        settings: RecommenderSettings,
+        owners: OwnerIndex,
         now: UnixNanos,
     ) -> Result<Self, berth_rightsizing::recommend::buckets::BucketsError> {
         let store = Store::new(settings)?;
@@ -121,12 +121,12 @@ impl Collector {
         self.has_requests
     }
 
-    pub fn owners(&self) -> &Owners {
+    pub fn owners(&self) -> &OwnerIndex {
         &self.owners
     }
 
     /// Returns sorted advice for the selected containers.
-    pub fn advice(&self, choice: Choice) -> (Vec<Advice>, Left) {
+    pub fn advice(&self, choice: ContainerSelection) -> (Vec<ContainerAdvice>, Left) {
         let mut workloads: BTreeMap<&Workload, Vec<&Pod>> = BTreeMap::new();
         for pod in self.pods.values() {
             workloads.entry(&pod.workload).or_default().push(pod);
@@ -162,8 +162,8 @@ impl Collector {
         name: &str,
         aggregate: &Aggregate,
         of: &[&Container],
-        choice: Choice,
-    ) -> Advice {
+        choice: ContainerSelection,
+    ) -> ContainerAdvice {
         let settings = self.store.settings();
         let running_from = self.now.saturating_sub(choice.ended_after_ns);
         let running = of.iter().filter(|container| container.last >= running_from).count();
@@ -173,15 +173,16 @@ impl Collector {
         let interval = nanos(settings.cpu.confidence_interval);
         let current = self.current(newest, name);
         let estimates = estimate(aggregate, settings, newest.containers.len());
-        let size = estimates.zip(known).zip(current).map(|((estimate, known), (request, limit))| Size {
-            severity: Severity::Unknown,
-            request,
-            limit,
-            target: known.then_some(estimate.target),
-            lower: known.then_some(estimate.lower),
-            upper: known.then_some(estimate.upper),
-        });
-        let advice = Advice {
+        let size =
+            estimates.zip(known).zip(current).map(|((estimate, known), (request, limit))| ResourceAdvice {
+                severity: Severity::Unknown,
+                request,
+                limit,
+                target: known.then_some(estimate.target),
+                lower: known.then_some(estimate.lower),
+                upper: known.then_some(estimate.upper),
+            });
+        let advice = ContainerAdvice {
             severity: Severity::Unknown,
             namespace: workload.namespace.to_string(),
             kind: workload.kind.to_string(),

@@ -14,7 +14,7 @@ mod workloads;
 #[cfg(test)]
 mod tests;
 
-pub use advice::{Advice, Current, Report, Severity, Size, WorkloadsFrom};
-pub use collect::{Choice, Collector, Left};
+pub use advice::{AdviceReport, ContainerAdvice, Current, ResourceAdvice, Severity, WorkloadsFrom};
+pub use collect::{Collector, ContainerSelection, Left};
 pub use recorder::Recorder;
-pub use workloads::{Owners, WorkloadRef, guess};
+pub use workloads::{OwnerIndex, WorkloadRef, guess};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::workloads::Owners;
+use super::workloads::OwnerIndex;
 use berth_prometheus::Series;
 use berth_rightsizing::recommend::backtest::{Recorded, Resource, Sample};
 use berth_rightsizing::recommend::feed::{amount, time};
@@ -11,13 +11,13 @@ use berth_rightsizing::usage::UsageKind;
 /// Records the usage of all containers.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    owners: Owners,
+    owners: OwnerIndex,
     /// By name and resource, then by pod.
     series: BTreeMap<(String, Resource), BTreeMap<String, Vec<Sample>>>,
 }
 
 impl Recorder {
-    pub fn new(owners: Owners) -> Self {
+    pub fn new(owners: OwnerIndex) -> Self {
         Self { owners, series: BTreeMap::new() }
     }
 

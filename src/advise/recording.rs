@@ -13,7 +13,7 @@ use berth_rightsizing::recommend::amount;
 use berth_rightsizing::recommend::backtest::{Recorded, Resource, Sample};
 use berth_rightsizing::recommend::time::UnixNanos;
 use berth_simulator::trace::TraceError;
-use berth_simulator::trace::lines::{Lines, shown, values};
+use berth_simulator::trace::lines::{TraceLines, shown, values};
 
 const TIME_COLUMNS: [&str; 3] = ["ts", "timestamp", "time"];
 /// The default usage column.
@@ -44,7 +44,7 @@ pub struct Recording {
 /// # Errors
 /// The file cannot be read, a column is missing, or a time or usage is invalid.
 pub fn read(file: &Path, columns: &[Column]) -> Result<Recording, TraceError> {
-    let mut lines = Lines::open(file)?;
+    let mut lines = TraceLines::open(file)?;
     if !lines.read()? {
         return Err(lines.wrong("the file is empty: it should begin with ts,value".to_owned()));
     }

@@ -6,14 +6,14 @@ mod owners;
 mod recordings;
 mod rendering;
 
-use super::advice::{Advice, Current, Report, Severity, Size, WorkloadsFrom};
+use super::advice::{AdviceReport, ContainerAdvice, Current, ResourceAdvice, Severity, WorkloadsFrom};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::Amount;
 
 const MI: Amount = 1 << 20;
 
-fn size(request: Current, target: Option<Amount>) -> Size {
-    Size {
+fn size(request: Current, target: Option<Amount>) -> ResourceAdvice {
+    ResourceAdvice {
         severity: Severity::Unknown,
         request,
         limit: Current::Unset,
@@ -24,8 +24,12 @@ fn size(request: Current, target: Option<Amount>) -> Size {
 }
 
 /// A container of Deployment `shop/web` with this name and sizes, in millicores and bytes, and two running pods.
-fn advice(container: &str, cpu: (Current, Option<Amount>), memory: (Current, Option<Amount>)) -> Advice {
-    Advice {
+fn advice(
+    container: &str,
+    cpu: (Current, Option<Amount>),
+    memory: (Current, Option<Amount>),
+) -> ContainerAdvice {
+    ContainerAdvice {
         severity: Severity::Unknown,
         namespace: "shop".into(),
         kind: "Deployment".into(),
@@ -42,8 +46,8 @@ fn advice(container: &str, cpu: (Current, Option<Amount>), memory: (Current, Opt
     .judged()
 }
 
-fn report(advice: Vec<Advice>) -> Report {
-    Report {
+fn report(advice: Vec<ContainerAdvice>) -> AdviceReport {
+    AdviceReport {
         source: "http://prometheus:9090".into(),
         at: "2026-01-31T12:00:00Z".into(),
         history: "8 days".into(),

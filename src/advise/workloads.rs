@@ -11,7 +11,7 @@ type ByName = BTreeMap<String, BTreeMap<String, Owner>>;
 
 /// Owners of pods, ReplicaSets and Jobs.
 #[derive(Debug, Clone, Default)]
-pub struct Owners {
+pub struct OwnerIndex {
     pods: ByName,
     replica_sets: ByName,
     jobs: ByName,
@@ -26,7 +26,7 @@ pub struct WorkloadRef {
     pub guessed: bool,
 }
 
-impl Owners {
+impl OwnerIndex {
     /// Adds a result of an owner query; results of other queries are ignored.
     pub fn add(&mut self, fact: Fact, told: FactRow<'_>) {
         let map = match fact {

@@ -24,12 +24,12 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::child::Berth;
-use self::observer::{Counts, Observer};
-use self::summary::{Latency, Summary, by_class, milliseconds};
+use self::observer::{Observer, StageCounts};
+use self::summary::{DemoSummary, Latency, by_class, milliseconds};
 use self::verdict::problems;
-use self::workload::{Fate, Workload};
+use self::workload::{DemoWorkload, Fate};
 use super::Output;
-use super::progress::{Progress, write_line};
+use super::progress::{ProgressBars, write_line};
 use berth_kube_io::list_cluster;
 use berth_testenv::{ControlPlane, Options};
 
@@ -61,7 +61,7 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 /// # Errors
 /// The control plane or berth cannot be started, or a check of the demo fails.
 pub fn demo(options: DemoOptions) -> Result<()> {
-    let workload = Workload { nodes: options.nodes, pods: options.pods };
+    let workload = DemoWorkload { nodes: options.nodes, pods: options.pods };
     workload.check().map_err(anyhow::Error::msg)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
@@ -93,11 +93,11 @@ struct Demo {
     // In this order: berth ends before its API server.
     berth: Berth,
     control_plane: ControlPlane,
-    summary: Summary,
+    summary: DemoSummary,
 }
 
-async fn run(workload: Workload, options: &DemoOptions) -> Result<Demo> {
-    let progress = Progress::new();
+async fn run(workload: DemoWorkload, options: &DemoOptions) -> Result<Demo> {
+    let progress = ProgressBars::new();
     progress.say("starting etcd and kube-apiserver");
     let control_plane = ControlPlane::start(Options::default()).await?;
     let (client, kubeconfig) = (control_plane.client(), control_plane.kubeconfig());
@@ -121,12 +121,12 @@ async fn run(workload: Workload, options: &DemoOptions) -> Result<Demo> {
     let placed_late = workload.count(|class| class.fate == Fate::PlacedLate);
     let mut created = progress.stage("pods created", workload.pods);
     let mut bound = progress.stage("pods bound", placed_at_once);
-    let show = |counts: Counts| {
+    let show = |counts: StageCounts| {
         created.set(counts.created);
         bound.set(counts.bound);
     };
     let at_first =
-        Counts { created: workload.pods, bound: placed_at_once, told: workload.pods - placed_at_once };
+        StageCounts { created: workload.pods, bound: placed_at_once, told: workload.pods - placed_at_once };
     tokio::try_join!(
         create(&client, PODS, workload.pods(), |name| observer.created(name)),
         await_counts(&observer, &mut berth, at_first, show),
@@ -135,14 +135,14 @@ async fn run(workload: Workload, options: &DemoOptions) -> Result<Demo> {
     progress.say("adding nodes for the class that waits for them");
     let late_nodes = Instant::now();
     create(&client, NODES, workload.late_nodes(), |_| {}).await?;
-    let at_last = Counts { bound: placed_at_once + placed_late, ..at_first };
+    let at_last = StageCounts { bound: placed_at_once + placed_late, ..at_first };
     await_counts(&observer, &mut berth, at_last, |_| {}).await?;
 
     let after = berth.usage()?;
     let metrics = berth.scrape().await?;
     let (pods, nodes) = list_cluster(&client).await?;
     let bound = pods.iter().filter(|pod| pod.node_name.is_some()).count();
-    let summary = Summary {
+    let summary = DemoSummary {
         nodes: workload.nodes,
         pods: workload.pods,
         bound,
@@ -196,10 +196,10 @@ async fn create(
 async fn await_counts(
     observer: &Observer,
     berth: &mut Berth,
-    goal: Counts,
-    mut show: impl FnMut(Counts),
+    goal: StageCounts,
+    mut show: impl FnMut(StageCounts),
 ) -> Result<()> {
-    let (mut last, mut moved) = (Counts::default(), Instant::now());
+    let (mut last, mut moved) = (StageCounts::default(), Instant::now());
     loop {
         let counts = observer.counts();
         show(counts);
@@ -227,7 +227,7 @@ async fn await_counts(
     }
 }
 
-fn print(summary: &Summary, output: Output) -> Result<()> {
+fn print(summary: &DemoSummary, output: Output) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     match output {
         Output::Json => writeln!(stdout, "{}", serde_json::to_string_pretty(summary)?)?,

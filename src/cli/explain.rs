@@ -14,7 +14,9 @@ use super::Output;
 use super::failure::Failure;
 use crate::explain::dump::Dump;
 use crate::explain::show::{self, Style};
-use crate::explain::{Settings, Subject, Which, World, explain as explain_pods, show_moves, what_if};
+use crate::explain::{
+    ExplainSettings, WhatIfSubject, Which, World, explain as explain_pods, show_moves, what_if,
+};
 use berth_config::Config;
 use berth_kube_io::{
     LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode,
@@ -171,25 +173,25 @@ fn tell_moves(options: &ExplainOptions, world: &mut World, schedulers: &str) -> 
     })
 }
 
-fn subject(options: &ExplainOptions) -> Subject {
+fn subject(options: &ExplainOptions) -> WhatIfSubject {
     let Some(PodName { namespace: first, name }) = options.pod.clone() else {
-        return Subject::Everything;
+        return WhatIfSubject::Everything;
     };
     let namespace = || options.namespace.clone().unwrap_or_else(|| "default".to_owned());
     match &*first {
-        "allocation" | "allocations" | "alloc" => Subject::Allocation { namespace: namespace(), name },
-        "podgroup" | "podgroups" => Subject::PodGroup { namespace: namespace(), name },
-        _ => Subject::Pod { namespace: first, name },
+        "allocation" | "allocations" | "alloc" => WhatIfSubject::Allocation { namespace: namespace(), name },
+        "podgroup" | "podgroups" => WhatIfSubject::PodGroup { namespace: namespace(), name },
+        _ => WhatIfSubject::Pod { namespace: first, name },
     }
 }
 
-fn settings(options: &ExplainOptions) -> Result<Settings> {
+fn settings(options: &ExplainOptions) -> Result<ExplainSettings> {
     let config = Config::load(options.config.as_deref())?;
     let names = match &options.scheduler_name[..] {
         [] => &config.scheduler_names[..],
         names => names,
     };
-    Ok(Settings {
+    Ok(ExplainSettings {
         scheduler_names: names.iter().map(|name| Arc::from(name.as_str())).collect(),
         placement: config.placement().into(),
         default_spread: config.pod_topology_spread.defaults(),

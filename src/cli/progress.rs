@@ -9,7 +9,7 @@ use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressState, ProgressS
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// Container of all bars.
-pub struct Progress {
+pub struct ProgressBars {
     bars: Option<MultiProgress>,
 }
 
@@ -23,9 +23,9 @@ pub struct Stage {
     is_over: bool,
 }
 
-impl Progress {
+impl ProgressBars {
     pub fn new() -> Self {
-        Progress { bars: std::io::stderr().is_terminal().then(MultiProgress::new) }
+        ProgressBars { bars: std::io::stderr().is_terminal().then(MultiProgress::new) }
     }
 
     pub fn say(&self, line: &str) {
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_stage_ends_at_its_total_on_a_terminal_or_not() {
         for bars in [None, Some(MultiProgress::with_draw_target(indicatif::ProgressDrawTarget::hidden()))] {
-            let mut stage = Progress { bars }.stage("pods bound", 2_000);
+            let mut stage = ProgressBars { bars }.stage("pods bound", 2_000);
             stage.set(1_000);
             assert!(!stage.is_over);
             assert_eq!(stage.line(1_000, Duration::from_millis(500)), "pods bound: 1,000 of 2,000 (2,000/s)");

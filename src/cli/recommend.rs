@@ -21,7 +21,7 @@ use crate::advise::show;
 use crate::advise::{Severity, recording};
 use berth_model::ConfigDuration;
 use berth_rightsizing::recommend::backtest::EstimatorKind;
-use berth_rightsizing::recommend::{Amount, Settings};
+use berth_rightsizing::recommend::{Amount, RecommenderSettings};
 use values::{cpu, duration, memory, positive, timestamp};
 
 /// Options of `berth recommend`.
@@ -166,8 +166,8 @@ fn note(text: &str) {
 }
 
 /// Returns upstream's defaults with the values of the options.
-fn settings(options: &RecommendOptions) -> Settings {
-    let mut settings = Settings::default();
+fn settings(options: &RecommendOptions) -> RecommenderSettings {
+    let mut settings = RecommenderSettings::default();
     settings.cpu.pod_minimum = options.pod_min_cpu;
     settings.memory.pod_minimum = options.pod_min_memory;
     settings

@@ -32,17 +32,17 @@ use berth_kube_io::certificates::{FOLLOW_EVERY, Rotation};
 use berth_kube_io::client::without_retries;
 use berth_kube_io::placement::{BindCounters, KubeClaims, KubeStore, drive};
 use berth_kube_io::{Allocations, Evictor, PolicyWriter, QuotaWriter, Reporter};
-use berth_model::{PodRef, Report};
+use berth_model::{PodRef, PodReport};
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
 use berth_scheduler::engine::{AgentThreads, Engine, Outlet};
-use berth_scheduler::gang::AllocationStatus;
-use berth_scheduler::objects::Kind;
+use berth_scheduler::gang::GangStatus;
+use berth_scheduler::objects::ObjectKind;
 use berth_scheduler::placement::{Binding, ClaimOrder};
 use berth_scheduler::policy::PolicyStatus;
 use berth_scheduler::queue::BackoffLimits;
-use berth_scheduler::quota::QuotaStatus;
-use berth_scheduler::scheduler::{Eviction, Sample, SchedulerConfig};
-use berth_server::metrics::{Histograms, Sources};
+use berth_scheduler::quota::QuotaReport;
+use berth_scheduler::scheduler::{Eviction, LatencySample, SchedulerConfig};
+use berth_server::metrics::{Histograms, MetricSources};
 use berth_server::{Access, Secure, Served, listen, secure_routes, serve};
 use berth_telemetry::{Health, RecommenderMetrics};
 use evictions::{Order, carry_out_evictions};
@@ -169,11 +169,11 @@ impl Outlet for ToCluster {
         self.evictions.send(Order::Nominate(pod, node, term));
     }
 
-    fn report(&self, report: Report) {
+    fn report(&self, report: PodReport) {
         self.reporter.report(report);
     }
 
-    fn tell_allocation(&self, status: AllocationStatus) {
+    fn tell_allocation(&self, status: GangStatus) {
         self.allocations.tell(status);
     }
 
@@ -181,11 +181,11 @@ impl Outlet for ToCluster {
         self.policies.tell(status);
     }
 
-    fn tell_quota(&self, status: QuotaStatus) {
+    fn tell_quota(&self, status: QuotaReport) {
         self.quotas.tell(status);
     }
 
-    fn observe(&self, sample: Sample) {
+    fn observe(&self, sample: LatencySample) {
         self.histograms.observe(sample);
     }
 }
@@ -218,7 +218,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let estimator = estimates::read(config.estimator_file.as_deref());
     let (engine, threads) =
         Engine::start(scheduler_config(&config), agent_configs(&config), estimator, Box::new(outlet))?;
-    let sources = Sources {
+    let sources = MetricSources {
         engine: engine.clone(),
         reporter: reporter.clone(),
         allocations: allocations.clone(),
@@ -419,23 +419,23 @@ fn cores() -> usize {
 
 fn scheduler_config(config: &Config) -> SchedulerConfig {
     let mut objects = BTreeSet::from([
-        Kind::Namespace,
-        Kind::PersistentVolume,
-        Kind::PersistentVolumeClaim,
-        Kind::StorageClass,
-        Kind::CsiNode,
-        Kind::CsiDriver,
-        Kind::CsiStorageCapacity,
-        Kind::VolumeAttachment,
-        Kind::Allocation,
-        Kind::PodGroup,
-        Kind::CoschedulingPodGroup,
-        Kind::DisruptionBudget,
-        Kind::AllocationPolicy,
-        Kind::Quota,
+        ObjectKind::Namespace,
+        ObjectKind::PersistentVolume,
+        ObjectKind::PersistentVolumeClaim,
+        ObjectKind::StorageClass,
+        ObjectKind::CsiNode,
+        ObjectKind::CsiDriver,
+        ObjectKind::CsiStorageCapacity,
+        ObjectKind::VolumeAttachment,
+        ObjectKind::Allocation,
+        ObjectKind::PodGroup,
+        ObjectKind::CoschedulingPodGroup,
+        ObjectKind::DisruptionBudget,
+        ObjectKind::AllocationPolicy,
+        ObjectKind::Quota,
     ]);
     if config.pod_topology_spread.adds_constraints() {
-        objects.extend(Kind::SPREADING);
+        objects.extend(ObjectKind::SPREADING);
     }
     SchedulerConfig {
         dispatcher: config.dispatcher,

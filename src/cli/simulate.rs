@@ -18,12 +18,12 @@ use clap::Args;
 use parking_lot::Mutex;
 
 use super::Output;
-use super::progress::Progress;
+use super::progress::ProgressBars;
 use berth_model::ConfigDuration;
 use berth_scheduler::dispatch::{DispatcherKind, Estimator, MOST_AGENTS};
-use berth_simulator::synthetic::{self, Synthetic};
+use berth_simulator::synthetic::{self, SyntheticOptions};
 use berth_simulator::trace::{self, Format, TraceOptions};
-use berth_simulator::{CacheSize, Costs, Experiment, Figures, Outcome, Workload, render};
+use berth_simulator::{ArrivalTrace, CacheSize, Costs, DispatchFigures, Experiment, RunOutcome, render};
 
 /// Options of `berth simulate`.
 #[derive(Debug, Clone, Args)]
@@ -47,7 +47,7 @@ pub struct SimulateOptions {
     /// A list of nodes (openb: sn,cpu_milli,memory_mib,gpu,model), or a number of equal nodes. Default:
     /// enough that the workload's peak takes half of them.
     #[arg(long, value_name = "FILE|N")]
-    pub nodes: Option<Nodes>,
+    pub nodes: Option<NodeSource>,
     /// Number of allocation agents.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=MOST_AGENTS as i64))]
     pub agents: u32,
@@ -111,20 +111,20 @@ const HIT_RATE: f64 = 0.78;
 
 /// Source of the nodes.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Nodes {
+pub enum NodeSource {
     Count(usize),
     File(PathBuf),
 }
 
-impl FromStr for Nodes {
+impl FromStr for NodeSource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         const MOST: i64 = 1_000_000;
         match text.parse::<i64>() {
-            Ok(count) if (1..=MOST).contains(&count) => Ok(Nodes::Count(count as usize)),
+            Ok(count) if (1..=MOST).contains(&count) => Ok(NodeSource::Count(count as usize)),
             Ok(_) => Err(format!("the number of nodes must be 1 to {MOST}")),
-            Err(_) => Ok(Nodes::File(text.into())),
+            Err(_) => Ok(NodeSource::File(text.into())),
         }
     }
 }
@@ -230,8 +230,8 @@ fn experiment(options: &SimulateOptions) -> Result<Experiment> {
     let workloads = workloads(options)?;
     let workload = &workloads[0];
     let nodes = match &options.nodes {
-        Some(Nodes::File(file)) => trace::read_nodes(file)?,
-        Some(Nodes::Count(count)) => workload.machine.nodes(*count),
+        Some(NodeSource::File(file)) => trace::read_nodes(file)?,
+        Some(NodeSource::Count(count)) => workload.machine.nodes(*count),
         None => workload.machine.nodes(workload.nodes_for_peak(0.5)),
     };
     let cache = match (options.cache_slots, options.cache_mib) {
@@ -276,15 +276,15 @@ fn experiment(options: &SimulateOptions) -> Result<Experiment> {
     Ok(experiment)
 }
 
-fn workloads(options: &SimulateOptions) -> Result<Vec<Arc<Workload>>> {
+fn workloads(options: &SimulateOptions) -> Result<Vec<Arc<ArrivalTrace>>> {
     let seeds = (0..u64::from(options.repeat)).map(|at| options.seed.wrapping_add(at));
     let Some(file) = &options.trace else {
         let (requests, types) = (options.requests as usize, options.types as usize);
         // More requests arrive over a longer time, at the same rate, so that the number of concurrent pods
         // stays the same.
-        let usual = Synthetic::default();
+        let usual = SyntheticOptions::default();
         let days = usual.days * requests as f64 / usual.requests as f64;
-        let made = |seed| synthetic::generate(Synthetic { requests, types, seed, days });
+        let made = |seed| synthetic::generate(SyntheticOptions { requests, types, seed, days });
         return Ok(seeds.map(made).map(Arc::new).collect());
     };
     let trace = trace::read(file, options.format, TraceOptions { widen: options.widen })?;
@@ -314,7 +314,7 @@ fn costs(source: &CostSource) -> Result<Costs> {
 }
 
 fn carry_out(options: &SimulateOptions, experiment: &Experiment) -> Result<()> {
-    let progress = Progress::new();
+    let progress = ProgressBars::new();
     let full = experiment.peak_share();
     if full > 0.9 {
         progress.say(&format!(
@@ -326,7 +326,7 @@ fn carry_out(options: &SimulateOptions, experiment: &Experiment) -> Result<()> {
     let outcomes =
         with_progress(&progress, "simulated", experiment.work(), |advance| experiment.run(advance));
     for outcome in &outcomes {
-        let Figures { dispatcher, unplaced, .. } = &outcome.figures;
+        let DispatchFigures { dispatcher, unplaced, .. } = &outcome.figures;
         if *unplaced > 0 {
             progress.say(&format!(
                 "{dispatcher}: {unplaced} requests never found a node, and no figure includes them: give more --nodes"
@@ -340,7 +340,7 @@ fn carry_out(options: &SimulateOptions, experiment: &Experiment) -> Result<()> {
     print(options.output, experiment, &outcomes)
 }
 
-fn print(output: Output, experiment: &Experiment, outcomes: &[Outcome]) -> Result<()> {
+fn print(output: Output, experiment: &Experiment, outcomes: &[RunOutcome]) -> Result<()> {
     let text = match output {
         Output::Table => table::table(experiment, outcomes),
         Output::Json => {
@@ -362,8 +362,8 @@ fn print_text(text: &str) -> Result<()> {
 fn page(
     options: &SimulateOptions,
     experiment: &Experiment,
-    outcomes: &[Outcome],
-    progress: &Progress,
+    outcomes: &[RunOutcome],
+    progress: &ProgressBars,
 ) -> String {
     let sweeps =
         with_progress(progress, "varied", experiment.sweep_work(), |advance| experiment.sweeps(advance));
@@ -376,7 +376,7 @@ fn page(
 
 /// Shows the progress of `work`.
 fn with_progress<T>(
-    progress: &Progress,
+    progress: &ProgressBars,
     what: &'static str,
     total: u64,
     work: impl FnOnce(&(dyn Fn(u64) + Sync)) -> T,

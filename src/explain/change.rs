@@ -7,12 +7,12 @@ use berth_model::{Labels, Node, Pod, PodAffinity, PodSpec, Taint, Toleration, To
 
 /// A change that may let a pod fit a node. Displayed as an instruction to the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum NodeChange {
     // To the pod:
     Tolerate(Taint),
     /// In the resource's unit, over all containers.
     Lower {
-        resource: Resource,
+        resource: ResourceQuantity,
         from: i64,
         to: i64,
     },
@@ -68,86 +68,86 @@ pub struct Removed {
 
 /// A resource with a quantity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Resource {
+pub enum ResourceQuantity {
     Cpu,
     Memory,
     EphemeralStorage,
     Extended(Arc<str>),
 }
 
-/// See [`Change::shape`].
+/// See [`NodeChange::shape`].
 pub(super) type Shape<'a> = (&'static str, &'a str, &'a str);
 
 /// Prefix of taints that report a node's condition. Tolerating them would only move the problem.
 const CONDITION_TAINTS: &str = "node.kubernetes.io/";
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
 
-impl Change {
+impl NodeChange {
     /// Returns the cost of the change. Better changes have a lower cost.
     pub(super) fn weight(&self) -> u32 {
         match self {
-            Change::Uncordon(_) => 1,
-            Change::Tolerate(_) | Change::Label { .. } => 2,
-            Change::Lower { from, to, .. } => 3 + (5 * (from - to) / from.max(&1)) as u32,
-            Change::Spread { max_skew, .. } => {
+            NodeChange::Uncordon(_) => 1,
+            NodeChange::Tolerate(_) | NodeChange::Label { .. } => 2,
+            NodeChange::Lower { from, to, .. } => 3 + (5 * (from - to) / from.max(&1)) as u32,
+            NodeChange::Spread { max_skew, .. } => {
                 if max_skew.is_some() {
                     3
                 } else {
                     4
                 }
             }
-            Change::Remove(removed) if removed.deleting => 1,
-            Change::Unselect { .. } | Change::DropNodeAffinity | Change::Unlabel { .. } => 7,
-            Change::Untaint { .. } => 8,
-            Change::Remove(_) => 9,
-            Change::DropPodAffinity { .. } | Change::DropPodAntiAffinity { .. } => 10,
+            NodeChange::Remove(removed) if removed.deleting => 1,
+            NodeChange::Unselect { .. } | NodeChange::DropNodeAffinity | NodeChange::Unlabel { .. } => 7,
+            NodeChange::Untaint { .. } => 8,
+            NodeChange::Remove(_) => 9,
+            NodeChange::DropPodAffinity { .. } | NodeChange::DropPodAntiAffinity { .. } => 10,
         }
     }
 
     /// Returns the change without its node and amounts. Of several changes of one shape, only one is shown.
     pub(super) fn shape(&self) -> Shape<'_> {
         match self {
-            Change::Tolerate(taint) => ("tolerate", &taint.key, &taint.value),
-            Change::Lower { resource, .. } => ("lower", resource.name(), ""),
-            Change::Unselect { key, value } => ("unselect", key, value),
-            Change::DropNodeAffinity => ("drop node affinity", "", ""),
-            Change::Spread { key, .. } => ("spread", key, ""),
-            Change::DropPodAffinity { key, .. } => ("drop affinity", key, ""),
-            Change::DropPodAntiAffinity { key, .. } => ("drop anti-affinity", key, ""),
-            Change::Uncordon(_) => ("uncordon", "", ""),
-            Change::Untaint { taint, .. } => ("untaint", &taint.key, &taint.value),
-            Change::Label { key, value, .. } => ("label", key, value),
-            Change::Unlabel { key, .. } => ("unlabel", key, ""),
-            Change::Remove(_) => ("remove", "", ""),
+            NodeChange::Tolerate(taint) => ("tolerate", &taint.key, &taint.value),
+            NodeChange::Lower { resource, .. } => ("lower", resource.name(), ""),
+            NodeChange::Unselect { key, value } => ("unselect", key, value),
+            NodeChange::DropNodeAffinity => ("drop node affinity", "", ""),
+            NodeChange::Spread { key, .. } => ("spread", key, ""),
+            NodeChange::DropPodAffinity { key, .. } => ("drop affinity", key, ""),
+            NodeChange::DropPodAntiAffinity { key, .. } => ("drop anti-affinity", key, ""),
+            NodeChange::Uncordon(_) => ("uncordon", "", ""),
+            NodeChange::Untaint { taint, .. } => ("untaint", &taint.key, &taint.value),
+            NodeChange::Label { key, value, .. } => ("label", key, value),
+            NodeChange::Unlabel { key, .. } => ("unlabel", key, ""),
+            NodeChange::Remove(_) => ("remove", "", ""),
         }
     }
 
     /// Returns the node that the change modifies.
     pub(super) fn node(&self) -> Option<&Arc<str>> {
         match self {
-            Change::Uncordon(node)
-            | Change::Untaint { node, .. }
-            | Change::Label { node, .. }
-            | Change::Unlabel { node, .. } => Some(node),
+            NodeChange::Uncordon(node)
+            | NodeChange::Untaint { node, .. }
+            | NodeChange::Label { node, .. }
+            | NodeChange::Unlabel { node, .. } => Some(node),
             _ => None,
         }
     }
 
     pub(super) fn apply_to_node(&self, node: &mut Node) {
         match self {
-            Change::Uncordon(_) => {
+            NodeChange::Uncordon(_) => {
                 node.unschedulable = false;
                 // The node controller removes this taint.
                 node.taints = node.taints.iter().filter(|t| !is_cordon(t)).cloned().collect();
             }
-            Change::Untaint { taint, .. } => {
+            NodeChange::Untaint { taint, .. } => {
                 node.taints = node.taints.iter().filter(|t| *t != taint).cloned().collect();
             }
-            Change::Label { key, value, .. } => {
+            NodeChange::Label { key, value, .. } => {
                 let label = [(key.clone(), value.clone())];
                 node.labels = node.labels.pairs().cloned().chain(label).collect();
             }
-            Change::Unlabel { key, .. } => node.labels = without(&node.labels, key),
+            NodeChange::Unlabel { key, .. } => node.labels = without(&node.labels, key),
             _ => {}
         }
     }
@@ -156,7 +156,7 @@ impl Change {
     pub(super) fn apply_to_pod(&self, pod: &mut Pod, spec: &PodSpec) {
         let mut spec = spec.clone();
         match self {
-            Change::Tolerate(taint) => {
+            NodeChange::Tolerate(taint) => {
                 let more = Toleration {
                     key: taint.key.clone(),
                     operator: TolerationOperator::Equal,
@@ -168,25 +168,25 @@ impl Change {
                 all.sort_unstable();
                 spec.tolerations = all.into();
             }
-            Change::Lower { resource, from, to } => {
+            NodeChange::Lower { resource, from, to } => {
                 let mut usage = Usage::clone(&spec.usage);
                 resource.lower(&mut usage, *from, *to);
                 spec.usage = Arc::new(usage);
                 pod.usage = spec.usage.clone();
             }
-            Change::Unselect { key, .. } => spec.node_selector = without(&spec.node_selector, key),
-            Change::DropNodeAffinity => spec.node_affinity.required = None,
-            Change::Spread { at, max_skew, .. } => {
+            NodeChange::Unselect { key, .. } => spec.node_selector = without(&spec.node_selector, key),
+            NodeChange::DropNodeAffinity => spec.node_affinity.required = None,
+            NodeChange::Spread { at, max_skew, .. } => {
                 let constraint = &mut spec.spread.constraints[*at];
                 match max_skew {
                     Some(max_skew) => constraint.max_skew = *max_skew,
                     None => constraint.hard = false,
                 }
             }
-            Change::DropPodAffinity { at, .. } | Change::DropPodAntiAffinity { at, .. } => {
+            NodeChange::DropPodAffinity { at, .. } | NodeChange::DropPodAntiAffinity { at, .. } => {
                 let mut affinity = PodAffinity::clone(&spec.pod_affinity);
                 let terms = match self {
-                    Change::DropPodAffinity { .. } => &mut affinity.required,
+                    NodeChange::DropPodAffinity { .. } => &mut affinity.required,
                     _ => &mut affinity.required_anti,
                 };
                 let mut left = std::mem::take(terms).into_vec();
@@ -203,41 +203,41 @@ impl Change {
     }
 }
 
-impl Resource {
+impl ResourceQuantity {
     fn name(&self) -> &str {
         match self {
-            Resource::Cpu => "cpu",
-            Resource::Memory => "memory",
-            Resource::EphemeralStorage => "ephemeral-storage",
-            Resource::Extended(name) => name,
+            ResourceQuantity::Cpu => "cpu",
+            ResourceQuantity::Memory => "memory",
+            ResourceQuantity::EphemeralStorage => "ephemeral-storage",
+            ResourceQuantity::Extended(name) => name,
         }
     }
 
     fn lower(&self, usage: &mut Usage, from: i64, to: i64) {
         match self {
-            Resource::Cpu => {
+            ResourceQuantity::Cpu => {
                 usage.requests.cpu_milli = to;
                 usage.nonzero_cpu_milli = usage.nonzero_cpu_milli.min(to);
             }
-            Resource::Memory => {
+            ResourceQuantity::Memory => {
                 usage.requests.memory = to;
                 usage.nonzero_memory = usage.nonzero_memory.min(to);
             }
-            Resource::EphemeralStorage => usage.requests.ephemeral_storage = to,
-            Resource::Extended(name) => usage.extended.add(name, to - from),
+            ResourceQuantity::EphemeralStorage => usage.requests.ephemeral_storage = to,
+            ResourceQuantity::Extended(name) => usage.extended.add(name, to - from),
         }
     }
 
     /// Formats an amount as a Kubernetes quantity.
     pub fn amount(&self, amount: i64) -> String {
         let units: &[(i64, &str)] = match self {
-            Resource::Cpu => {
+            ResourceQuantity::Cpu => {
                 return if amount % 1000 == 0 { (amount / 1000).to_string() } else { format!("{amount}m") };
             }
-            Resource::Memory | Resource::EphemeralStorage => {
+            ResourceQuantity::Memory | ResourceQuantity::EphemeralStorage => {
                 &[(1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")]
             }
-            Resource::Extended(_) => &[],
+            ResourceQuantity::Extended(_) => &[],
         };
         let unit = units.iter().find(|(unit, _)| amount != 0 && amount % unit == 0);
         unit.map_or_else(|| amount.to_string(), |(unit, suffix)| format!("{}{suffix}", amount / unit))
@@ -247,7 +247,9 @@ impl Resource {
     pub(super) fn round_down(&self, amount: i64) -> i64 {
         const MIB: i64 = 1 << 20;
         match self {
-            Resource::Memory | Resource::EphemeralStorage if amount >= MIB => amount - amount % MIB,
+            ResourceQuantity::Memory | ResourceQuantity::EphemeralStorage if amount >= MIB => {
+                amount - amount % MIB
+            }
             _ => amount,
         }
     }
@@ -279,47 +281,49 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-impl fmt::Display for Resource {
+impl fmt::Display for ResourceQuantity {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for NodeChange {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Change::Tolerate(taint) => write!(f, "let the pod tolerate {}", Shown(taint)),
-            Change::Lower { resource, from, to } => {
+            NodeChange::Tolerate(taint) => write!(f, "let the pod tolerate {}", Shown(taint)),
+            NodeChange::Lower { resource, from, to } => {
                 let (from, to) = (resource.amount(*from), resource.amount(*to));
                 write!(f, "lower the pod's {resource} requests from {from} to {to}")
             }
-            Change::Unselect { key, value } => write!(f, "drop {key}={value} from the pod's node selector"),
-            Change::DropNodeAffinity => f.write_str("drop the pod's required node affinity"),
-            Change::Spread { key, max_skew: Some(skew), .. } => {
+            NodeChange::Unselect { key, value } => {
+                write!(f, "drop {key}={value} from the pod's node selector")
+            }
+            NodeChange::DropNodeAffinity => f.write_str("drop the pod's required node affinity"),
+            NodeChange::Spread { key, max_skew: Some(skew), .. } => {
                 write!(f, "raise maxSkew of the pod's spread over {key} to {skew}")
             }
-            Change::Spread { key, max_skew: None, .. } => {
+            NodeChange::Spread { key, max_skew: None, .. } => {
                 write!(f, "let the pod's spread over {key} be ScheduleAnyway")
             }
-            Change::DropPodAffinity { key, .. } => {
+            NodeChange::DropPodAffinity { key, .. } => {
                 write!(f, "drop the pod's required pod affinity over {key}")
             }
-            Change::DropPodAntiAffinity { key, .. } => {
+            NodeChange::DropPodAntiAffinity { key, .. } => {
                 write!(f, "drop the pod's required pod anti-affinity over {key}")
             }
-            Change::Uncordon(node) => write!(f, "uncordon node {node}"),
-            Change::Untaint { node, taint } if is_condition(taint) => {
+            NodeChange::Uncordon(node) => write!(f, "uncordon node {node}"),
+            NodeChange::Untaint { node, taint } if is_condition(taint) => {
                 write!(f, "wait until node {node} loses {} (see its conditions)", Shown(taint))
             }
-            Change::Untaint { node, taint } => {
+            NodeChange::Untaint { node, taint } => {
                 write!(f, "remove the taint {} from node {node}", Shown(taint))
             }
-            Change::Label { node, key, value } => write!(f, "label node {node} with {key}={value}"),
-            Change::Unlabel { node, key } => write!(f, "remove the label {key} from node {node}"),
-            Change::Remove(Removed { name, node, deleting: true, .. }) => {
+            NodeChange::Label { node, key, value } => write!(f, "label node {node} with {key}={value}"),
+            NodeChange::Unlabel { node, key } => write!(f, "remove the label {key} from node {node}"),
+            NodeChange::Remove(Removed { name, node, deleting: true, .. }) => {
                 write!(f, "wait until pod {name} has left node {node}")
             }
-            Change::Remove(Removed { name, node, .. }) => write!(f, "remove pod {name} from node {node}"),
+            NodeChange::Remove(Removed { name, node, .. }) => write!(f, "remove pod {name} from node {node}"),
         }
     }
 }

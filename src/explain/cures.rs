@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::World;
-use super::change::{Change, Removed, Resource, is_condition, is_cordon};
+use super::change::{NodeChange, Removed, ResourceQuantity, is_condition, is_cordon};
 use super::remedy::Trial;
 use berth_model::{Effect, Node, NodeSelectorTerm, Operator, Pod, PodSpec, Requirement};
 use berth_scheduler::class::Class;
@@ -24,7 +24,7 @@ pub enum Side {
 const MOST_REMOVED: usize = 4;
 
 /// Returns the changes that satisfy the node's own rules; empty if none of them refuses. `None`: no change would.
-pub(super) fn of_node(world: &World, class: &Class, id: NodeId, side: Side) -> Option<Vec<Change>> {
+pub(super) fn of_node(world: &World, class: &Class, id: NodeId, side: Side) -> Option<Vec<NodeChange>> {
     let (spec, row) = (&class.spec, world.row(id));
     let node = row.node.as_ref()?;
     let reserved = row.with_reservations(class.priority);
@@ -37,10 +37,10 @@ pub(super) fn of_node(world: &World, class: &Class, id: NodeId, side: Side) -> O
     Some(changes)
 }
 
-fn taints(spec: &PodSpec, row: &Row, node: &Node, side: Side, into: &mut Vec<Change>) {
+fn taints(spec: &PodSpec, row: &Row, node: &Node, side: Side, into: &mut Vec<NodeChange>) {
     let cordoned = row.unschedulable && !tolerates_unschedulable(&spec.tolerations);
     if cordoned {
-        into.push(Change::Uncordon(node.name.clone()));
+        into.push(NodeChange::Uncordon(node.name.clone()));
     }
     for taint in &node.taints {
         let tolerated = spec.tolerations.iter().any(|toleration| toleration.tolerates(taint));
@@ -48,22 +48,22 @@ fn taints(spec: &PodSpec, row: &Row, node: &Node, side: Side, into: &mut Vec<Cha
             continue;
         }
         into.push(match side {
-            Side::Pod if !is_condition(taint) => Change::Tolerate(taint.clone()),
-            _ => Change::Untaint { node: node.name.clone(), taint: taint.clone() },
+            Side::Pod if !is_condition(taint) => NodeChange::Tolerate(taint.clone()),
+            _ => NodeChange::Untaint { node: node.name.clone(), taint: taint.clone() },
         });
     }
 }
 
-fn labels(spec: &PodSpec, node: &Node, side: Side, into: &mut Vec<Change>) -> Option<()> {
+fn labels(spec: &PodSpec, node: &Node, side: Side, into: &mut Vec<NodeChange>) -> Option<()> {
     for (key, value) in spec.node_selector.pairs() {
         if node.labels.get(key) == Some(value) {
             continue;
         }
         into.push(match side {
             Side::Cluster if is_free(key) => {
-                Change::Label { node: node.name.clone(), key: key.clone(), value: value.clone() }
+                NodeChange::Label { node: node.name.clone(), key: key.clone(), value: value.clone() }
             }
-            _ => Change::Unselect { key: key.clone(), value: value.clone() },
+            _ => NodeChange::Unselect { key: key.clone(), value: value.clone() },
         });
     }
     let Some(terms) = &spec.node_affinity.required else {
@@ -79,7 +79,7 @@ fn labels(spec: &PodSpec, node: &Node, side: Side, into: &mut Vec<Change>) -> Op
     let relabelled = terms.iter().filter_map(|term| relabelling(term, node)).min_by_key(Vec::len);
     match (side, relabelled) {
         (Side::Cluster, Some(changes)) => into.extend(changes),
-        _ => into.push(Change::DropNodeAffinity),
+        _ => into.push(NodeChange::DropNodeAffinity),
     }
     Some(())
 }
@@ -89,7 +89,7 @@ fn names_allow(term: &NodeSelectorTerm, node: &Node) -> bool {
 }
 
 /// Returns the labels that would make the node match.
-fn relabelling(term: &NodeSelectorTerm, node: &Node) -> Option<Vec<Change>> {
+fn relabelling(term: &NodeSelectorTerm, node: &Node) -> Option<Vec<NodeChange>> {
     if term.expressions.is_empty() || !names_allow(term, node) {
         return None;
     }
@@ -97,14 +97,14 @@ fn relabelling(term: &NodeSelectorTerm, node: &Node) -> Option<Vec<Change>> {
     unmet.map(|requirement| relabel(requirement, node)).collect()
 }
 
-fn relabel(Requirement { key, operator }: &Requirement, node: &Node) -> Option<Change> {
-    let label = |value| Change::Label { node: node.name.clone(), key: key.clone(), value };
+fn relabel(Requirement { key, operator }: &Requirement, node: &Node) -> Option<NodeChange> {
+    let label = |value| NodeChange::Label { node: node.name.clone(), key: key.clone(), value };
     is_free(key).then_some(())?;
     Some(match operator {
         Operator::In(values) => label(values.first()?.clone()),
         Operator::Exists => label("".into()),
         Operator::NotIn(_) | Operator::DoesNotExist => {
-            Change::Unlabel { node: node.name.clone(), key: key.clone() }
+            NodeChange::Unlabel { node: node.name.clone(), key: key.clone() }
         }
         Operator::Gt(bound) => label(bound.checked_add(1)?.to_string().into()),
         Operator::Lt(bound) => label(bound.checked_sub(1)?.to_string().into()),
@@ -123,7 +123,7 @@ fn is_free(key: &str) -> bool {
         || !(of("kubernetes.io") || of("k8s.io"))
 }
 
-fn ports(world: &World, spec: &PodSpec, row: &Row, node: &Node, into: &mut Vec<Change>) -> Option<()> {
+fn ports(world: &World, spec: &PodSpec, row: &Row, node: &Node, into: &mut Vec<NodeChange>) -> Option<()> {
     let taken = row.ports.as_deref().map_or(&[][..], Vec::as_slice);
     let wanted = &spec.usage.ports;
     if !wanted.iter().any(|port| taken.iter().any(|other| port.conflicts(other))) {
@@ -138,7 +138,7 @@ fn ports(world: &World, spec: &PodSpec, row: &Row, node: &Node, into: &mut Vec<C
 
 /// Requested and used amounts of one resource.
 struct Need {
-    resource: Resource,
+    resource: ResourceQuantity,
     wanted: i64,
     free: i64,
     all: i64,
@@ -153,10 +153,10 @@ fn needs(spec: &PodSpec, row: &Row, node: &Node) -> impl Iterator<Item = Need> {
         all,
     };
     let fixed = [
-        need(Resource::Cpu, wanted.cpu_milli, taken.cpu_milli, all.cpu_milli),
-        need(Resource::Memory, wanted.memory, taken.memory, all.memory),
+        need(ResourceQuantity::Cpu, wanted.cpu_milli, taken.cpu_milli, all.cpu_milli),
+        need(ResourceQuantity::Memory, wanted.memory, taken.memory, all.memory),
         need(
-            Resource::EphemeralStorage,
+            ResourceQuantity::EphemeralStorage,
             wanted.ephemeral_storage,
             taken.ephemeral_storage,
             all.ephemeral_storage,
@@ -164,7 +164,7 @@ fn needs(spec: &PodSpec, row: &Row, node: &Node) -> impl Iterator<Item = Need> {
     ];
     let extended = spec.usage.extended.iter().map(move |(name, wanted)| {
         let (taken, all) = (row.extended_requested(name), node.extended.get(name));
-        need(Resource::Extended(name.clone()), wanted, taken, all)
+        need(ResourceQuantity::Extended(name.clone()), wanted, taken, all)
     });
     fixed.into_iter().chain(extended).filter(|need| need.wanted > 0 && need.wanted > need.free)
 }
@@ -175,7 +175,7 @@ fn resources(
     row: &Row,
     node: &Node,
     side: Side,
-    into: &mut Vec<Change>,
+    into: &mut Vec<NodeChange>,
 ) -> Option<()> {
     let full = row.requested.pods.saturating_add(1) > row.allocatable.pods;
     let mut missing = Vec::new();
@@ -183,7 +183,7 @@ fn resources(
         let to = need.resource.round_down(need.free);
         // Removing pods cannot free more than the node's allocatable amount.
         if to > 0 && (side == Side::Pod || need.wanted > need.all) {
-            into.push(Change::Lower { resource: need.resource, from: need.wanted, to });
+            into.push(NodeChange::Lower { resource: need.resource, from: need.wanted, to });
         } else if need.wanted > need.all {
             return None;
         } else {
@@ -201,18 +201,18 @@ fn resources(
 
 /// Returns the smallest set of pods, at least one, that frees the missing amounts: lowest priority first, then the
 /// smallest sufficient pods.
-fn victims(world: &World, node: &Node, missing: &[(Resource, i64)]) -> Option<Vec<Change>> {
-    let held = |pod: &Pod, resource: &Resource| match resource {
-        Resource::Cpu => pod.usage.requests.cpu_milli,
-        Resource::Memory => pod.usage.requests.memory,
-        Resource::EphemeralStorage => pod.usage.requests.ephemeral_storage,
-        Resource::Extended(name) => pod.usage.extended.get(name),
+fn victims(world: &World, node: &Node, missing: &[(ResourceQuantity, i64)]) -> Option<Vec<NodeChange>> {
+    let held = |pod: &Pod, resource: &ResourceQuantity| match resource {
+        ResourceQuantity::Cpu => pod.usage.requests.cpu_milli,
+        ResourceQuantity::Memory => pod.usage.requests.memory,
+        ResourceQuantity::EphemeralStorage => pod.usage.requests.ephemeral_storage,
+        ResourceQuantity::Extended(name) => pod.usage.extended.get(name),
     };
     let mut missing = missing.to_vec();
     let mut left: Vec<_> = present(world, node).filter(|(_, pod)| !returns(pod)).collect();
     let mut changes = Vec::new();
     // The part of the missing amounts that a pod holds, in thousandths of each resource, capped at what is needed.
-    let share = |pod: &Pod, missing: &[(Resource, i64)]| -> i64 {
+    let share = |pod: &Pod, missing: &[(ResourceQuantity, i64)]| -> i64 {
         let parts = missing.iter().map(|(resource, lack)| held(pod, resource).min(*lack) * 1000 / lack);
         parts.sum()
     };
@@ -243,8 +243,8 @@ fn present<'a>(world: &'a World, node: &Node) -> impl Iterator<Item = (usize, &'
     world.pods_on(&node.name).filter(|(_, pod)| world.peer(pod).is_some())
 }
 
-fn remove(at: usize, pod: &Pod, node: &Node) -> Change {
-    Change::Remove(Removed {
+fn remove(at: usize, pod: &Pod, node: &Node) -> NodeChange {
+    NodeChange::Remove(Removed {
         pod: at,
         name: format!("{}/{}", pod.namespace, pod.name),
         node: node.name.clone(),
@@ -260,7 +260,7 @@ pub(super) fn of_domains(
     id: NodeId,
     reasons: Reasons,
     side: Side,
-) -> Option<Vec<Change>> {
+) -> Option<Vec<NodeChange>> {
     let spec = &class.spec;
     let node = world.row(id).node.clone()?;
     if reasons.has(Reasons::SPREAD) || reasons.has(Reasons::SPREAD_LABEL) {
@@ -268,7 +268,8 @@ pub(super) fn of_domains(
     }
     if reasons.has(Reasons::POD_AFFINITY) {
         let terms = spec.pod_affinity.required.iter().enumerate();
-        let dropped = terms.map(|(at, term)| Change::DropPodAffinity { at, key: term.topology_key.clone() });
+        let dropped =
+            terms.map(|(at, term)| NodeChange::DropPodAffinity { at, key: term.topology_key.clone() });
         return first_that_helps(world, trial, id, reasons, dropped.collect());
     }
     if reasons.has(Reasons::POD_ANTI_AFFINITY) {
@@ -286,7 +287,7 @@ pub(super) fn of_domains(
         }
         let terms = spec.pod_affinity.required_anti.iter().enumerate();
         let dropped =
-            terms.map(|(at, term)| Change::DropPodAntiAffinity { at, key: term.topology_key.clone() });
+            terms.map(|(at, term)| NodeChange::DropPodAntiAffinity { at, key: term.topology_key.clone() });
         return first_that_helps(world, trial, id, reasons, dropped.collect());
     }
     if reasons.has(Reasons::EXISTING_ANTI_AFFINITY) {
@@ -303,9 +304,9 @@ pub(super) fn of_domains(
 }
 
 /// Returns the ways to relax each hard constraint, step by step.
-fn relaxed(spec: &PodSpec) -> Vec<Change> {
+fn relaxed(spec: &PodSpec) -> Vec<NodeChange> {
     let hard = spec.spread.constraints.iter().enumerate().filter(|(_, constraint)| constraint.hard);
-    let change = |at, key: &Arc<str>, max_skew| Change::Spread { at, key: key.clone(), max_skew };
+    let change = |at, key: &Arc<str>, max_skew| NodeChange::Spread { at, key: key.clone(), max_skew };
     hard.flat_map(|(at, constraint)| {
         let (key, skew) = (&constraint.topology_key, constraint.max_skew);
         [change(at, key, skew.checked_add(1)), change(at, key, skew.checked_add(2)), change(at, key, None)]
@@ -320,9 +321,9 @@ fn first_that_helps(
     trial: &Trial,
     id: NodeId,
     reasons: Reasons,
-    changes: Vec<Change>,
-) -> Option<Vec<Change>> {
-    let helps = |change: &&Change| trial.objection(world, id, change) != Some(reasons);
+    changes: Vec<NodeChange>,
+) -> Option<Vec<NodeChange>> {
+    let helps = |change: &&NodeChange| trial.objection(world, id, change) != Some(reasons);
     let found = changes.iter().find(helps).or(changes.last());
     found.map(|change| vec![change.clone()])
 }
@@ -335,7 +336,7 @@ fn together(world: &World, pod: &Pod, node: &Node, key: &str) -> bool {
 }
 
 /// Returns `None` if no pods match or too many do.
-fn removals(world: &World, chosen: impl Fn(&Pod, &World) -> bool) -> Option<Vec<Change>> {
+fn removals(world: &World, chosen: impl Fn(&Pod, &World) -> bool) -> Option<Vec<NodeChange>> {
     let mut changes = Vec::new();
     for (at, pod) in world.bound() {
         if !chosen(pod, world) {

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Settings, World};
+use super::{ExplainSettings, World};
 use berth_kube_io::{
     BadObject, Guarded, Interner, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup,
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
@@ -22,14 +22,14 @@ use berth_kube_io::{
     LeanVolumeAttachment, ObjectId,
 };
 use berth_model::{Node, Pod};
-use berth_scheduler::objects::Object;
+use berth_scheduler::objects::ClusterObject;
 
 /// The objects of a dump.
 #[derive(Debug, Default)]
 pub struct Dump {
     nodes: Vec<Node>,
     pods: Vec<Pod>,
-    objects: Vec<Object>,
+    objects: Vec<ClusterObject>,
     interner: Interner,
     /// Number of objects that scheduling does not use, by kind.
     foreign: BTreeMap<String, usize>,
@@ -223,7 +223,7 @@ impl Dump {
     }
 
     /// Feeds all objects to a scheduler. Of several versions of one pod, the last is used.
-    pub fn into_world(self, settings: Settings) -> World {
+    pub fn into_world(self, settings: ExplainSettings) -> World {
         let Dump { nodes, pods, objects, .. } = self;
         let mut last: HashMap<_, Pod> = HashMap::with_capacity(pods.len());
         for pod in pods {

@@ -15,10 +15,10 @@ mod world;
 
 use std::collections::HashMap;
 
-pub use change::{Change, Resource};
+pub use change::{NodeChange, ResourceQuantity};
 pub use remedy::Remedy;
-pub use what_if::{Subject, Unanswerable, what_if};
-pub use world::{Settings, World};
+pub use what_if::{Unanswerable, WhatIfSubject, what_if};
+pub use world::{ExplainSettings, World};
 
 use berth_model::Pod;
 use berth_scheduler::scheduler::{PodRefusal, Verdict};
@@ -36,7 +36,7 @@ pub enum Which {
 
 /// Pods with the same answer.
 #[derive(Debug)]
-pub struct Group {
+pub struct AnswerGroup {
     /// Stable across runs for the same class.
     pub class: String,
     /// Sorted by namespace and name.
@@ -57,13 +57,13 @@ pub struct Group {
 const MOST_REMEDIED: usize = 32;
 
 /// Explains the selected pods, in groups sorted by their first pod.
-pub fn explain(world: &mut World, which: &Which) -> Vec<Group> {
+pub fn explain(world: &mut World, which: &Which) -> Vec<AnswerGroup> {
     let pods = world.select(which);
     let mut waiting: HashMap<_, usize> = HashMap::new();
     for pod in world.select(&Which::Waiting) {
         *waiting.entry(world.class_of(&pod).id).or_default() += 1;
     }
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<AnswerGroup> = Vec::new();
     let mut known: HashMap<_, usize> = HashMap::new();
     let mut searches = 0;
     for pod in pods {
@@ -93,7 +93,7 @@ pub fn explain(world: &mut World, which: &Which) -> Vec<Group> {
         if !alone {
             known.insert(key, groups.len());
         }
-        groups.push(Group {
+        groups.push(AnswerGroup {
             class: format!("{:016x}", class.fingerprint()),
             waiting: waiting.get(&class.id).copied().unwrap_or(0),
             nodes: world.nodes(),

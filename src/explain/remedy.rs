@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::World;
-use super::change::{Change, Shape};
+use super::change::{NodeChange, Shape};
 use super::cures::{self, Side};
 use super::world::Undo;
 use berth_model::{Pod, PodSpec};
@@ -18,7 +18,7 @@ use berth_scheduler::rules::Reasons;
 /// Changes that together let the pod fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remedy {
-    pub changes: Vec<Change>,
+    pub changes: Vec<NodeChange>,
     /// Nodes that are feasible after the changes.
     pub nodes: Vec<Arc<str>>,
 }
@@ -45,7 +45,7 @@ struct Draft {
     node: NodeId,
     side: Side,
     reasons: Reasons,
-    changes: Vec<Change>,
+    changes: Vec<NodeChange>,
 }
 
 /// Returns at most three remedies, best first. `pod` must fit no node.
@@ -80,8 +80,8 @@ pub(super) fn remedies(world: &mut World, pod: &Pod) -> Vec<Remedy> {
 }
 
 /// Returns the sorted shapes.
-fn shapes(changes: &[Change]) -> Vec<Shape<'_>> {
-    let mut shapes: Vec<_> = changes.iter().map(Change::shape).collect();
+fn shapes(changes: &[NodeChange]) -> Vec<Shape<'_>> {
+    let mut shapes: Vec<_> = changes.iter().map(NodeChange::shape).collect();
     shapes.sort_unstable();
     shapes
 }
@@ -124,7 +124,7 @@ fn attempt(world: &mut World, pod: &Pod, node: NodeId, side: Side) -> Option<Rem
 /// A pod and a world under step-by-step changes.
 pub(super) struct Trial {
     pub pod: Pod,
-    pub changes: Vec<Change>,
+    pub changes: Vec<NodeChange>,
     undo: Undo,
 }
 
@@ -157,7 +157,7 @@ impl Trial {
         }
     }
 
-    fn make(&mut self, world: &mut World, change: Change) {
+    fn make(&mut self, world: &mut World, change: NodeChange) {
         let spec = wanted(world, &self.pod);
         change.apply_to_pod(&mut self.pod, &spec);
         world.apply(&change, &mut self.undo);
@@ -165,7 +165,7 @@ impl Trial {
     }
 
     /// Returns the node's refusal after one more change of the pod; `None` if it becomes feasible.
-    pub fn objection(&self, world: &mut World, node: NodeId, change: &Change) -> Option<Reasons> {
+    pub fn objection(&self, world: &mut World, node: NodeId, change: &NodeChange) -> Option<Reasons> {
         let (spec, mut pod) = (wanted(world, &self.pod), self.pod.clone());
         change.apply_to_pod(&mut pod, &spec);
         let (_, standings) = world.ask(&pod);
@@ -179,6 +179,6 @@ fn wanted(world: &mut World, pod: &Pod) -> Arc<PodSpec> {
     world.class_of(pod).spec.clone()
 }
 
-fn cost(changes: &[Change]) -> Cost {
-    (changes.len(), changes.iter().map(Change::weight).sum())
+fn cost(changes: &[NodeChange]) -> Cost {
+    (changes.len(), changes.iter().map(NodeChange::weight).sum())
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::{Group, Remedy};
+use super::{AnswerGroup, Remedy};
 use crate::columns;
 use berth_model::Pod;
-use berth_scheduler::scheduler::Candidate;
+use berth_scheduler::scheduler::NodeCandidate;
 
 /// Amount of detail in the table.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +30,7 @@ const SHOWN_PODS: usize = 8;
 ///
 /// # Errors
 /// Writing to `out` fails.
-pub fn table(groups: &[Group], style: Style, out: &mut impl Write) -> io::Result<()> {
+pub fn table(groups: &[AnswerGroup], style: Style, out: &mut impl Write) -> io::Result<()> {
     for (at, group) in groups.iter().enumerate() {
         if at > 0 {
             writeln!(out)?;
@@ -40,7 +40,7 @@ pub fn table(groups: &[Group], style: Style, out: &mut impl Write) -> io::Result
     Ok(())
 }
 
-fn block(group: &Group, style: Style, out: &mut impl Write) -> io::Result<()> {
+fn block(group: &AnswerGroup, style: Style, out: &mut impl Write) -> io::Result<()> {
     let width = style.width.max(60);
     let pods: Vec<_> = group.pods.iter().map(name).collect();
     wrapped(out, "", &some(&pods, SHOWN_PODS, style.all_nodes), width)?;
@@ -103,7 +103,7 @@ fn notes(pod: &Pod) -> Vec<String> {
 
 /// Writes the feasible nodes with their scores.
 fn candidates(
-    feasible: &[Candidate],
+    feasible: &[NodeCandidate],
     under_policy: bool,
     style: Style,
     out: &mut impl Write,
@@ -213,7 +213,7 @@ pub(super) fn wrapped(out: &mut impl Write, indent: &str, text: &str, width: usi
 ///
 /// # Errors
 /// Writing to `out` fails.
-pub fn json(groups: &[Group], out: &mut impl Write) -> io::Result<()> {
+pub fn json(groups: &[AnswerGroup], out: &mut impl Write) -> io::Result<()> {
     let mut answers: Vec<_> =
         groups.iter().flat_map(|group| group.pods.iter().map(move |pod| (pod, group))).collect();
     answers.sort_by(|(a, _), (b, _)| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
@@ -253,7 +253,7 @@ struct JsonRemedy<'a> {
 }
 
 impl<'a> Answer<'a> {
-    fn new(pod: &'a Pod, group: &'a Group) -> Self {
+    fn new(pod: &'a Pod, group: &'a AnswerGroup) -> Self {
         let verdict = &group.verdict;
         let remedy = |remedy: &'a Remedy| JsonRemedy {
             changes: remedy.changes.iter().map(ToString::to_string).collect(),

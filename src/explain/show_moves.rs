@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::show::wrapped;
 use crate::columns;
-use berth_scheduler::repack::{Entry, Report};
+use berth_scheduler::repack::{Entry, FragmentationReport};
 
 const HEADS: [&str; 3] = ["node", "pod", "could go to"];
 
@@ -15,7 +15,7 @@ const HEADS: [&str; 3] = ["node", "pod", "could go to"];
 ///
 /// # Errors
 /// Writing to `out` fails.
-pub fn table(report: &Report, width: usize, out: &mut impl Write) -> io::Result<()> {
+pub fn table(report: &FragmentationReport, width: usize, out: &mut impl Write) -> io::Result<()> {
     let width = width.max(60);
     for (at, entry) in report.waiting.iter().enumerate() {
         if at > 0 {
@@ -69,12 +69,12 @@ fn block(entry: &Entry, width: usize, out: &mut impl Write) -> io::Result<()> {
 ///
 /// # Errors
 /// Writing to `out` fails.
-pub fn json(report: &Report, out: &mut impl Write) -> io::Result<()> {
+pub fn json(report: &FragmentationReport, out: &mut impl Write) -> io::Result<()> {
     #[derive(Serialize)]
     struct Output<'a> {
         nodes: Vec<Arc<str>>,
         #[serde(flatten)]
-        report: &'a Report,
+        report: &'a FragmentationReport,
     }
     serde_json::to_writer(&mut *out, &Output { nodes: report.nodes(), report })?;
     writeln!(out)

@@ -7,12 +7,12 @@ use berth_scheduler::agent::Agent;
 use berth_scheduler::class::Class;
 use berth_scheduler::gang::{AllocationKind, AllocationName};
 use berth_scheduler::inventory::{NodeId, Revision};
-use berth_scheduler::repack::{Case, Entry, Repacker, Report, Resident, Residents};
+use berth_scheduler::repack::{Case, Entry, FragmentationReport, Repacker, Resident, Residents};
 use berth_scheduler::scheduler::{GangCase, PodRefusal, Scheduler};
 
 /// Pods to make room for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Subject {
+pub enum WhatIfSubject {
     /// All waiting pods.
     Everything,
     /// This pod, or the gang it is a member of.
@@ -58,7 +58,7 @@ const MOST_CASES: usize = 256;
 
 /// # Errors
 /// The subject does not exist, or is not waiting for a node.
-pub fn what_if(world: &mut World, subject: &Subject) -> Result<Report, Unanswerable> {
+pub fn what_if(world: &mut World, subject: &WhatIfSubject) -> Result<FragmentationReport, Unanswerable> {
     if world.nodes() == 0 {
         return Err(Unanswerable::NoNodes);
     }
@@ -68,7 +68,7 @@ pub fn what_if(world: &mut World, subject: &Subject) -> Result<Report, Unanswera
     Ok(report(scheduler, agent, &cases))
 }
 
-fn cases(world: &mut World, subject: &Subject) -> Result<Vec<Case>, Unanswerable> {
+fn cases(world: &mut World, subject: &WhatIfSubject) -> Result<Vec<Case>, Unanswerable> {
     let full = |namespace: &str, name: &str| format!("{namespace}/{name}");
     let named = |kind, namespace: &str, name: &str| AllocationName {
         kind,
@@ -76,12 +76,12 @@ fn cases(world: &mut World, subject: &Subject) -> Result<Vec<Case>, Unanswerable
         name: name.into(),
     };
     match subject {
-        Subject::Everything => Ok(world.parts().0.unplaced()),
-        Subject::Allocation { namespace, name } => {
+        WhatIfSubject::Everything => Ok(world.parts().0.unplaced()),
+        WhatIfSubject::Allocation { namespace, name } => {
             let which = named(AllocationKind::Allocation, namespace, name);
             of_gang(world, &which, "Allocation", full(namespace, name))
         }
-        Subject::PodGroup { namespace, name } => {
+        WhatIfSubject::PodGroup { namespace, name } => {
             let of = |kind| named(kind, namespace, name);
             let found = of_gang(world, &of(AllocationKind::PodGroup), "PodGroup", full(namespace, name));
             match found {
@@ -91,7 +91,7 @@ fn cases(world: &mut World, subject: &Subject) -> Result<Vec<Case>, Unanswerable
                 found => found,
             }
         }
-        Subject::Pod { namespace, name } => of_pod(world, namespace, name),
+        WhatIfSubject::Pod { namespace, name } => of_pod(world, namespace, name),
     }
 }
 
@@ -142,7 +142,7 @@ fn of_pod(world: &mut World, namespace: &str, name: &str) -> Result<Vec<Case>, U
     Ok(scheduler.unplaced_pod(&found.uid).into_iter().collect())
 }
 
-fn report(scheduler: &mut Scheduler, agent: &mut Agent, cases: &[Case]) -> Report {
+fn report(scheduler: &mut Scheduler, agent: &mut Agent, cases: &[Case]) -> FragmentationReport {
     agent.catch_up(scheduler.inventory());
     let budgets = scheduler.budgets().clone();
     let mut go_on = || true;
@@ -153,7 +153,11 @@ fn report(scheduler: &mut Scheduler, agent: &mut Agent, cases: &[Case]) -> Repor
     let name = |node: NodeId| known.0.inventory().name(node).clone();
     let told = cases.iter().zip(&findings);
     let waiting = told.map(|(case, finding)| Entry::new(case, finding, &name)).collect();
-    let mut report = Report { waiting, left_out: cases.len() - findings.len(), ..Report::default() };
+    let mut report = FragmentationReport {
+        waiting,
+        left_out: cases.len() - findings.len(),
+        ..FragmentationReport::default()
+    };
     report.note(effort);
     report
 }

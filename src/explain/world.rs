@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Which;
-use super::change::Change;
+use super::change::NodeChange;
 use berth_model::{Node, Peer, Pod, Spread};
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
 use berth_scheduler::class::Class;
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::inventory::{Inventory, NodeId, Row};
-use berth_scheduler::objects::Object;
-use berth_scheduler::rules::Placement;
+use berth_scheduler::objects::ClusterObject;
+use berth_scheduler::rules::PlacementSettings;
 use berth_scheduler::scheduler::{Scheduler, SchedulerConfig, Standings, Verdict};
 
 /// Settings that affect the answers.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ExplainSettings {
     pub scheduler_names: Vec<Arc<str>>,
     /// For pods that no policy selects.
-    pub placement: Arc<Placement>,
+    pub placement: Arc<PlacementSettings>,
     /// Without selectors, as in [`SchedulerConfig`].
     pub default_spread: Spread,
 }
@@ -30,7 +30,7 @@ pub struct Settings {
 pub struct World {
     scheduler: Scheduler,
     agent: Agent,
-    settings: Settings,
+    settings: ExplainSettings,
     /// Bound, nominated and pending pods, sorted by namespace and name.
     pods: Vec<Pod>,
     /// Indexes into `pods`.
@@ -41,7 +41,12 @@ pub struct World {
 const CACHE_BYTES: usize = 256 << 20;
 
 impl World {
-    pub fn new(settings: Settings, objects: Vec<Object>, nodes: Vec<Node>, pods: Vec<Pod>) -> Self {
+    pub fn new(
+        settings: ExplainSettings,
+        objects: Vec<ClusterObject>,
+        nodes: Vec<Node>,
+        pods: Vec<Pod>,
+    ) -> Self {
         let config = SchedulerConfig {
             scheduler_names: settings.scheduler_names.clone(),
             default_spread: settings.default_spread.clone(),
@@ -154,8 +159,8 @@ impl World {
     }
 
     /// Applies a change to the cluster, if it is one; [`World::undo`] reverts it.
-    pub(super) fn apply(&mut self, change: &Change, undo: &mut Undo) {
-        if let Change::Remove(removed) = change {
+    pub(super) fn apply(&mut self, change: &NodeChange, undo: &mut Undo) {
+        if let NodeChange::Remove(removed) = change {
             let uid = self.pods[removed.pod].uid.clone();
             self.scheduler.delete_pod(&uid);
             undo.pods.push(removed.pod);

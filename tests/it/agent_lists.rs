@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_model::{Amounts, Holding, Identity, Node, Packing, Peer, PodSpec, Preference, Usage};
-use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits, Choice};
+use berth_scheduler::agent::{Agent, AgentChoice, AgentConfig, CacheLimits};
 use berth_scheduler::class::{Class, Classifier};
 use berth_scheduler::invariants::same_list;
 use berth_scheduler::inventory::{Ledger, NodeId, Revision, Row};
 use berth_scheduler::rules::{
-    Placement, PreferenceOrder, Reasons, UtilisationLimit, rank_uncached, still_admits,
+    CellLimit, PlacementSettings, PreferenceOrder, Reasons, rank_uncached, still_admits,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -98,7 +98,7 @@ struct World {
 }
 
 impl World {
-    fn new(templates: Vec<(PodSpec, Peer)>, limits: CacheLimits, placement: Placement) -> Self {
+    fn new(templates: Vec<(PodSpec, Peer)>, limits: CacheLimits, placement: PlacementSettings) -> Self {
         let placement = Arc::new(placement);
         let mut classifier = Classifier::new(placement.clone());
         templates.iter().for_each(|(spec, _)| {
@@ -150,7 +150,7 @@ impl World {
                 if news {
                     self.check_list(agent, at)?;
                 }
-                if let Choice::Node { node, seen } = choice {
+                if let AgentChoice::Node { node, seen } = choice {
                     self.commit(agent, at, pod, node, seen, meanwhile)?;
                 }
             }
@@ -302,12 +302,12 @@ impl World {
 }
 
 /// Generates any order of some preferences, with any number of steps.
-fn placement() -> impl Strategy<Value = Placement> {
+fn placement() -> impl Strategy<Value = PlacementSettings> {
     let order = Just(Preference::ALL.to_vec()).prop_shuffle();
     let packing = select(vec![Packing::LeastAllocated, Packing::MostAllocated]);
     let topology_key = select(vec![None, Some("zone"), Some("rank"), Some("host")]);
     let limit = (option::of(30u8..=100), option::of(30u8..=100), topology_key);
-    let limit = limit.prop_map(|(cpu, memory, topology_key)| UtilisationLimit {
+    let limit = limit.prop_map(|(cpu, memory, topology_key)| CellLimit {
         cpu,
         memory,
         topology_key: topology_key.map(Arc::from),
@@ -315,17 +315,17 @@ fn placement() -> impl Strategy<Value = Placement> {
     let all = (order, 2usize..10, vec(1u32..20, 7), packing, option::of(limit));
     all.prop_map(|(order, count, steps, packing, limit)| {
         if count >= order.len() {
-            return Placement { packing, limit, ..Placement::default() };
+            return PlacementSettings { packing, limit, ..PlacementSettings::default() };
         }
         let with_steps = |(preference, steps): (Preference, u32)| {
             (preference, berth_scheduler::rules::most_steps(preference).map(|most| steps.min(most.into())))
         };
         let order = order.into_iter().take(count).zip(steps).map(with_steps);
-        Placement {
+        PlacementSettings {
             order: PreferenceOrder::new(order).expect("a good order"),
             packing,
             limit,
-            ..Placement::default()
+            ..PlacementSettings::default()
         }
     })
 }
@@ -360,13 +360,13 @@ proptest! {
         for (at, node) in nodes.into_iter().enumerate() {
             ledger.apply_node(Node { name: name(at), ..node });
         }
-        let placement = Placement { candidate_width: width, ..Placement::default() };
+        let placement = PlacementSettings { candidate_width: width, ..PlacementSettings::default() };
         let class = Classifier::new(placement.into()).classify(&Arc::new(spec), &Identity::default(), 0);
         let mut agent = agent(7);
         agent.catch_up(ledger.inventory());
         let mut chosen = BTreeSet::new();
         for _ in 0..200 {
-            if let Choice::Node { node, .. } = agent.choose(&class, Duration::ZERO, |_| {}) {
+            if let AgentChoice::Node { node, .. } = agent.choose(&class, Duration::ZERO, |_| {}) {
                 chosen.insert(node);
             }
         }
@@ -394,8 +394,8 @@ fn agents_of_different_seeds_choose_different_nodes_among_equals() {
         let mut agent = agent(seed);
         agent.catch_up(ledger.inventory());
         match agent.choose(&class, Duration::ZERO, |_| {}) {
-            Choice::Node { node, .. } => node,
-            Choice::Nowhere(why) => panic!("no node is valid: {why:?}"),
+            AgentChoice::Node { node, .. } => node,
+            AgentChoice::Nowhere(why) => panic!("no node is valid: {why:?}"),
         }
     };
     let chosen: BTreeSet<_> = (0..8).map(choose).collect();

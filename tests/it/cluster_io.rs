@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use berth_kube_io::placement::{BindCounters, KubeStore, drive};
 use berth_kube_io::{
-    BadObject, Change, Elector, LIVE_PODS, LeaseConfig, ObjectId, Reporter, WatchCounters, client, watch,
+    BadObject, Elector, LIVE_PODS, LeaseConfig, ObjectId, Reporter, WatchChange, WatchCounters, client, watch,
 };
-use berth_model::{PodRef, Report};
-use berth_scheduler::placement::{Binding, Outcome, PlacementStore, Reply, Truth};
+use berth_model::{PodRef, PodReport};
+use berth_scheduler::placement::{BindOutcome, Binding, PlacementStore, Reply, Truth};
 use berth_testenv::Options;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -54,7 +54,7 @@ async fn delete_now(client: &Client, pod: &Pod) {
 }
 
 /// Binds `binding` to its end as a leader.
-async fn bind(store: &KubeStore, binding: &Binding) -> Outcome {
+async fn bind(store: &KubeStore, binding: &Binding) -> BindOutcome {
     let started = Instant::now();
     let counters = BindCounters::default();
     drive(store, binding, || started.elapsed(), || true, &counters).await
@@ -79,10 +79,10 @@ async fn binds_end_with_the_truth_of_the_api_server() {
         matches!(&again, Reply::Conflict(why) if why.contains("already assigned to node \"n1\"")),
         "{again:?}"
     );
-    assert_eq!(bind(&store, &binding).await, Outcome::Bound);
+    assert_eq!(bind(&store, &binding).await, BindOutcome::Bound);
 
     // Another client was faster.
-    assert_eq!(bind(&store, &binding_of(&pod, "n2")).await, Outcome::BoundElsewhere("n1".into()));
+    assert_eq!(bind(&store, &binding_of(&pod, "n2")).await, BindOutcome::BoundElsewhere("n1".into()));
 
     // Another pod of the same name.
     let pod = create_pod(&client, "recreated", |_| {}).await;
@@ -90,7 +90,7 @@ async fn binds_end_with_the_truth_of_the_api_server() {
     create_pod(&client, "recreated", |_| {}).await;
     let stale = binding_of(&pod, "n1");
     assert!(matches!(store.bind(&stale).await, Reply::Conflict(why) if why.contains("UID")));
-    assert_eq!(bind(&store, &stale).await, Outcome::Vanished);
+    assert_eq!(bind(&store, &stale).await, BindOutcome::Vanished);
     let unharmed = pods.get("recreated-0").await.expect("there");
     assert_eq!(unharmed.spec.and_then(|spec| spec.node_name), None);
 
@@ -98,17 +98,17 @@ async fn binds_end_with_the_truth_of_the_api_server() {
     let pod = create_pod(&client, "deleted", |_| {}).await;
     delete_now(&client, &pod).await;
     assert_eq!(store.bind(&binding_of(&pod, "n1")).await, Reply::NotFound);
-    assert_eq!(bind(&store, &binding_of(&pod, "n1")).await, Outcome::Vanished);
+    assert_eq!(bind(&store, &binding_of(&pod, "n1")).await, BindOutcome::Vanished);
 
     // A terminating pod, held by a finalizer.
     let pod =
         create_pod(&client, "going", |pod| pod["metadata"]["finalizers"] = json!(["berth.test/hold"])).await;
     delete_now(&client, &pod).await;
-    assert_eq!(bind(&store, &binding_of(&pod, "n1")).await, Outcome::Vanished);
+    assert_eq!(bind(&store, &binding_of(&pod, "n1")).await, BindOutcome::Vanished);
 
     let gate = |pod: &mut Value| pod["spec"]["schedulingGates"] = json!([{"name": "berth.test/wait"}]);
     let pod = create_pod(&client, "gated", gate).await;
-    assert_eq!(bind(&store, &binding_of(&pod, "n1")).await, Outcome::Vanished);
+    assert_eq!(bind(&store, &binding_of(&pod, "n1")).await, BindOutcome::Vanished);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,7 +127,7 @@ async fn a_bind_during_an_outage_of_the_api_server_is_settled_when_it_is_back() 
         tokio::spawn(async move { bind(&store, &binding).await })
     };
     control_plane.restart_api_server().await.expect("up again");
-    assert_eq!(driven.await.expect("no panic"), Outcome::Bound);
+    assert_eq!(driven.await.expect("no panic"), BindOutcome::Bound);
     assert_eq!(store.read(&binding).await, Truth::BoundTo("n1".into()));
 }
 
@@ -156,24 +156,24 @@ struct Index {
 }
 
 impl Index {
-    fn change(&mut self, change: Change<PickyPod>) {
+    fn change(&mut self, change: WatchChange<PickyPod>) {
         match change {
-            Change::ListBegins => self.listing = Some(BTreeMap::new()),
-            Change::Apply(object) => {
+            WatchChange::ListBegins => self.listing = Some(BTreeMap::new()),
+            WatchChange::Apply(object) => {
                 let (name, readable) = match object {
                     Ok(pod) => (pod.metadata.name.expect("named"), true),
                     Err(BadObject { id, .. }) => (id.name, false),
                 };
                 self.listing.as_mut().unwrap_or(&mut self.objects).insert(name, readable);
             }
-            Change::Delete(ObjectId { name, .. }) => {
+            WatchChange::Delete(ObjectId { name, .. }) => {
                 self.objects.remove(&name);
             }
-            Change::ListEnds => {
+            WatchChange::ListEnds => {
                 self.objects = self.listing.take().expect("a list began");
                 self.synced = true;
             }
-            Change::NotServed | Change::Refused => {}
+            WatchChange::NotServed | WatchChange::Refused => {}
         }
     }
 }
@@ -354,7 +354,7 @@ async fn events_and_conditions_are_those_of_kube_scheduler() {
 
     let [big, small] = big_and_small(&client, "ours", ["ours-big", "ours-small"]).await;
     let reporter = Reporter::new();
-    let failed = |pod: &Pod, message: &str| Report::Failed {
+    let failed = |pod: &Pod, message: &str| PodReport::Failed {
         pod: pod_ref(pod),
         reason: "Unschedulable",
         message: message.into(),
@@ -362,7 +362,7 @@ async fn events_and_conditions_are_those_of_kube_scheduler() {
         event: true,
     };
     reporter.report(failed(&big, &message));
-    reporter.report(Report::Scheduled { pod: pod_ref(&small), node: "node-0".into() });
+    reporter.report(PodReport::Scheduled { pod: pod_ref(&small), node: "node-0".into() });
     let binds = Arc::new(AtomicUsize::new(1));
     let writer = client::without_retries(control_plane.config()).expect("a client");
     let running = tokio::spawn({

@@ -10,7 +10,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use berth_model::ConfigDuration;
-use berth_prometheus::{LabelNames, Namespaces, PrometheusConfig, PrometheusSource, Series, Skip, Summary};
+use berth_prometheus::{
+    LabelNames, Namespaces, PrometheusConfig, PrometheusSource, ReadSummary, Series, Skip,
+};
 use berth_rightsizing::usage::{Sample, UsageKind};
 use berth_testenv::Process;
 use jiff::Timestamp;
@@ -264,7 +266,7 @@ async fn a_real_prometheus_gives_the_history_that_was_written_in_order_and_of_th
 
     let nobody = ["team-9".to_owned()];
     let none = source.history(Namespaces::These(&nobody), now(), |_, _| panic!("nothing was written")).await;
-    assert_eq!(none.expect("a history"), Summary { queries: 8, ..Summary::default() });
+    assert_eq!(none.expect("a history"), ReadSummary { queries: 8, ..ReadSummary::default() });
 }
 
 #[tokio::test]

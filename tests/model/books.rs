@@ -226,5 +226,5 @@ fn is_ours_to_write(holder: Option<&str>, age: Duration) -> bool {
     let observed = Observed { record, since: Duration::ZERO };
     let now = age + Duration::from_millis(1);
     let step = lease::evaluate(Some(&observed), &config, now, Timestamp::UNIX_EPOCH);
-    !matches!(step, lease::Step::Wait)
+    !matches!(step, lease::LeaseStep::Wait)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use berth_scheduler::placement::{MOST_UNKNOWN, Outcome, Step};
+use berth_scheduler::placement::{BindOutcome, BindStep, MOST_UNKNOWN};
 use stateright::{Model, Property};
 
 use super::books::{Books, Charged, WhoseLease};
@@ -146,7 +146,7 @@ impl Protocol {
         if !may_send && attempt.unknowns > 0 {
             attempt.phase = Phase::Read;
         } else if !may_send {
-            let refused = Outcome::Refused(String::new());
+            let refused = BindOutcome::Refused(String::new());
             replica.finish(&self.books, uid, &refused);
         } else {
             attempt.phase = Phase::Awaits;
@@ -176,7 +176,7 @@ impl Protocol {
         if let Some(attempt) = &mut replica.attempts[usize::from(uid)] {
             let mut step = attempt.unanswered();
             if !self.safe.keep_assumption {
-                step = Step::Done(Outcome::Refused(String::new()));
+                step = BindStep::Done(BindOutcome::Refused(String::new()));
             }
             replica.follow(&self.books, uid, &step);
         }
@@ -355,7 +355,7 @@ impl Model for Protocol {
                 let Phase::Told { seen, late } = attempt.phase else { return None };
                 let mut step = attempt.read(seen, late);
                 if !self.safe.bounded_requests && u32::from(attempt.unknowns) >= MOST_UNKNOWN && !late {
-                    step = Step::Bind { after: Duration::ZERO };
+                    step = BindStep::Bind { after: Duration::ZERO };
                 }
                 replica.follow(&self.books, uid, &step);
             }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use berth_scheduler::placement::{BindAttempt, LATE_EFFECT, Outcome, Reply, Step, Truth};
+use berth_scheduler::placement::{BindAttempt, BindOutcome, BindStep, LATE_EFFECT, Reply, Truth};
 
 use super::books::{Books, Charged, Entry, charged, node_name};
 use super::state::{
@@ -102,18 +102,18 @@ impl Replica {
     }
 
     /// A bind has ended: `Scheduler::bind_finished`.
-    pub fn finish(&mut self, books: &Books, uid: Uid, outcome: &Outcome) {
+    pub fn finish(&mut self, books: &Books, uid: Uid, outcome: &BindOutcome) {
         let at = usize::from(uid);
         self.attempts[at] = None;
         match outcome {
-            Outcome::Bound => {
+            BindOutcome::Bound => {
                 self.enter(books, Entry::Confirm(uid));
                 if matches!(self.known[at], Known::Binding { .. }) {
                     self.known[at] = Known::Absent;
                 }
                 self.holds[at] = None;
             }
-            Outcome::BoundElsewhere(host) => {
+            BindOutcome::BoundElsewhere(host) => {
                 if self.charged(uid).is_some() {
                     let node = (0..NODES as u8).find(|node| node_name(*node) == *host);
                     self.enter(books, Entry::Bound(uid, node.expect("a node of the model")));
@@ -121,18 +121,18 @@ impl Replica {
                 self.known[at] = Known::Absent;
                 self.holds[at] = None;
             }
-            Outcome::Vanished => {
+            BindOutcome::Vanished => {
                 self.known[at] = Known::Absent;
                 self.holds[at] = None;
                 self.enter(books, Entry::Discharge(uid));
             }
             // The room stays held for another client's request.
-            Outcome::Refused(_) if self.holds[at].is_some() => {
+            BindOutcome::Refused(_) if self.holds[at].is_some() => {
                 if matches!(self.known[at], Known::Binding { .. }) {
                     self.known[at] = Known::Held;
                 }
             }
-            Outcome::Refused(_) => self.place_again(books, uid),
+            BindOutcome::Refused(_) => self.place_again(books, uid),
         }
         self.look_at_barrier();
     }
@@ -194,11 +194,11 @@ impl Replica {
     }
 
     /// Carries out the protocol's next step for the bind of `uid`.
-    pub fn follow(&mut self, books: &Books, uid: Uid, step: &Step) {
+    pub fn follow(&mut self, books: &Books, uid: Uid, step: &BindStep) {
         let phase = match step {
-            Step::Done(outcome) => return self.finish(books, uid, outcome),
-            Step::Bind { .. } => Phase::Send,
-            Step::Read { .. } => Phase::Read,
+            BindStep::Done(outcome) => return self.finish(books, uid, outcome),
+            BindStep::Bind { .. } => Phase::Send,
+            BindStep::Read { .. } => Phase::Read,
         };
         if let Some(attempt) = &mut self.attempts[usize::from(uid)] {
             attempt.phase = phase;
@@ -216,7 +216,7 @@ impl Attempt {
         attempt
     }
 
-    pub fn answered(&self, said: Said) -> Step {
+    pub fn answered(&self, said: Said) -> BindStep {
         let reply = match said {
             Said::Bound => Reply::Bound,
             Said::NotFound => Reply::NotFound,
@@ -227,14 +227,14 @@ impl Attempt {
     }
 
     /// Gives up waiting for the answer.
-    pub fn unanswered(&mut self) -> Step {
+    pub fn unanswered(&mut self) -> BindStep {
         let step = self.replayed().replied(Reply::Unknown(String::new()), Duration::ZERO);
         self.unknowns += 1;
         self.since = 0;
         step
     }
 
-    pub fn read(&self, seen: Seen, late: bool) -> Step {
+    pub fn read(&self, seen: Seen, late: bool) -> BindStep {
         let truth = match seen {
             Seen::Gone => Truth::Gone,
             Seen::BoundTo(node) => Truth::BoundTo(node_name(node)),

@@ -12,13 +12,13 @@ use super::Recommender;
 use berth_prometheus::{LabelNames, Matcher, Metric, MetricKind, is_name};
 use berth_rightsizing::recommend::dimension::{BUCKETS_MAX, DIMENSIONS_MAX};
 use berth_rightsizing::recommend::{self, ResourceSettings, time};
-use berth_rightsizing::usage::Scope;
+use berth_rightsizing::usage::SeriesScope;
 
 /// A metric besides CPU and memory. Values are in the unit of the metric; for a counter, in that unit per
 /// second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Dimension {
+pub struct DimensionConfig {
     /// Name in annotations and metrics. `networkReceive`, `networkTransmit`, `diskRead` and `diskWrite` need
     /// no other key: they are cAdvisor metrics, in bytes per second. Any other name needs a `metric`.
     #[schemars(regex(pattern = "^[A-Za-z][A-Za-z0-9-]{0,62}$"))]
@@ -31,7 +31,7 @@ pub struct Dimension {
     /// `_total`, else `gauge`.
     pub kind: Option<MetricKind>,
     /// `container`: each container is measured. `pod`: each pod as a whole. Default: `container`.
-    pub scope: Option<Scope>,
+    pub scope: Option<SeriesScope>,
     /// Label matchers that select the series: `LABEL=VALUE`, `LABEL!=VALUE`, `LABEL=~EXPRESSION` or
     /// `LABEL!~EXPRESSION`, without quotes. A matcher of `job` replaces `prometheus.jobName`. A disk on top
     /// of another disk (LVM) is counted twice unless one of them is excluded, for example with
@@ -74,7 +74,7 @@ pub struct Dimension {
     pub sample_weight: f64,
 }
 
-impl Default for Dimension {
+impl Default for DimensionConfig {
     fn default() -> Self {
         Self {
             name: String::new(),
@@ -101,7 +101,7 @@ impl Default for Dimension {
 struct Preset {
     name: &'static str,
     metric: &'static str,
-    scope: Scope,
+    scope: SeriesScope,
     part: &'static str,
 }
 
@@ -110,25 +110,25 @@ const PRESETS: [Preset; 4] = [
     Preset {
         name: "networkReceive",
         metric: "container_network_receive_bytes_total",
-        scope: Scope::Pod,
+        scope: SeriesScope::Pod,
         part: "interface",
     },
     Preset {
         name: "networkTransmit",
         metric: "container_network_transmit_bytes_total",
-        scope: Scope::Pod,
+        scope: SeriesScope::Pod,
         part: "interface",
     },
     Preset {
         name: "diskRead",
         metric: "container_fs_reads_bytes_total",
-        scope: Scope::Container,
+        scope: SeriesScope::Container,
         part: "device",
     },
     Preset {
         name: "diskWrite",
         metric: "container_fs_writes_bytes_total",
-        scope: Scope::Container,
+        scope: SeriesScope::Container,
         part: "device",
     },
 ];
@@ -167,7 +167,7 @@ fn share(field: &str, value: f64, allowed: RangeInclusive<f64>) -> Result<(), St
     Err(format!("{field} {value} is not from {} to {}", allowed.start(), allowed.end()))
 }
 
-impl Dimension {
+impl DimensionConfig {
     fn check(&self, labels: Option<&LabelNames>) -> Result<(), String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if !self.name.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -265,7 +265,7 @@ impl Dimension {
         let (preset, name) = (self.preset(), self.metric_name());
         let is_counter = name.ends_with("_total");
         let kind = self.kind.unwrap_or(if is_counter { MetricKind::Rate } else { MetricKind::Gauge });
-        let scope = self.scope.or(preset.map(|preset| preset.scope)).unwrap_or(Scope::Container);
+        let scope = self.scope.or(preset.map(|preset| preset.scope)).unwrap_or(SeriesScope::Container);
         let part = preset.map(|preset| vec![preset.part.to_owned()]);
         let metric = Metric {
             name: name.to_owned(),
@@ -301,7 +301,7 @@ impl Recommender {
     /// Returns the dimensions besides CPU and memory: the settings of each estimate, and the metric to query
     /// in Prometheus.
     pub fn resolved_dimensions(&self) -> Vec<(recommend::Dimension, Metric)> {
-        self.dimensions.iter().map(Dimension::resolve).collect()
+        self.dimensions.iter().map(DimensionConfig::resolve).collect()
     }
 
     /// Returns the time without samples after which a history expires, in nanoseconds.
@@ -317,15 +317,15 @@ mod tests {
     use crate::Config;
     use berth_prometheus::PrometheusConfig;
 
-    fn config(dimensions: Vec<Dimension>) -> Config {
+    fn config(dimensions: Vec<DimensionConfig>) -> Config {
         let mut config = Config::default();
         config.recommender.prometheus = Some(PrometheusConfig::default());
         config.recommender.dimensions = dimensions;
         config
     }
 
-    fn named(name: &str) -> Dimension {
-        Dimension { name: name.to_owned(), ..Dimension::default() }
+    fn named(name: &str) -> DimensionConfig {
+        DimensionConfig { name: name.to_owned(), ..DimensionConfig::default() }
     }
 
     #[test]
@@ -338,31 +338,31 @@ mod tests {
             Metric {
                 name: "container_network_receive_bytes_total".to_owned(),
                 kind: MetricKind::Rate,
-                scope: Scope::Pod,
+                scope: SeriesScope::Pod,
                 matchers: Vec::new(),
                 sum_over: vec!["interface".to_owned()],
             }
         );
-        assert_eq!(received.scope, Scope::Pod);
+        assert_eq!(received.scope, SeriesScope::Pod);
         assert_eq!(received.buckets().unwrap().count(), 365);
         let (written, metric) = named("diskWrite").resolve();
-        assert_eq!((written.scope, metric.sum_over), (Scope::Container, vec!["device".to_owned()]));
+        assert_eq!((written.scope, metric.sum_over), (SeriesScope::Container, vec!["device".to_owned()]));
     }
 
     #[test]
     fn another_dimension_is_what_its_metric_is() {
-        let gauge = Dimension { metric: Some("open_files".to_owned()), ..named("files") };
+        let gauge = DimensionConfig { metric: Some("open_files".to_owned()), ..named("files") };
         let (dimension, metric) = gauge.resolve();
-        assert_eq!((metric.kind, metric.scope), (MetricKind::Gauge, Scope::Container));
+        assert_eq!((metric.kind, metric.scope), (MetricKind::Gauge, SeriesScope::Container));
         assert!(metric.sum_over.is_empty());
         assert_eq!(dimension.meaning, "open_files");
-        let counter = Dimension { metric: Some("calls_total".to_owned()), ..named("calls") };
+        let counter = DimensionConfig { metric: Some("calls_total".to_owned()), ..named("calls") };
         assert_eq!(counter.resolve().1.kind, MetricKind::Rate);
     }
 
     #[test]
     fn what_cannot_work_is_refused_with_its_dimension_and_field() {
-        type Change = fn(&mut Dimension);
+        type Change = fn(&mut DimensionConfig);
         let cases: [(Change, &str); 22] = [
             (|it| it.name = String::new(), "``: name is not"),
             (|it| it.name = "a b\n".to_owned(), r"`a b\n`: name is not"),
@@ -407,7 +407,8 @@ mod tests {
         );
         let twice = config(vec![named("diskRead"), named("diskRead")]);
         assert!(refused(twice).contains("`diskRead`: the name is used twice"));
-        let many = (0..17).map(|n| Dimension { metric: Some("a".to_owned()), ..named(&format!("d{n}")) });
+        let many =
+            (0..17).map(|n| DimensionConfig { metric: Some("a".to_owned()), ..named(&format!("d{n}")) });
         assert!(refused(config(many.collect())).contains("there are 17"));
     }
 }

@@ -26,16 +26,16 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
 
-pub use dimension::Dimension;
+pub use dimension::DimensionConfig;
 pub use fragmentation::Fragmentation;
 pub use load::ConfigError;
 pub use recommender::{Apply, AutoCreate, Estimation, Recommender, StatusThresholds, Storage};
 pub use scaling::Scaling;
-pub use serving::{Extender, Guard, Serving};
+pub use serving::{ExtenderConfig, GuardConfig, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
 
 use berth_scheduler::dispatch::DispatcherKind;
-use berth_scheduler::rules::Placement;
+use berth_scheduler::rules::PlacementSettings;
 
 /// All keys of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -135,10 +135,10 @@ pub struct Config {
     pub serving: Serving,
 
     /// berth as an extender of kube-scheduler.
-    pub extender: Extender,
+    pub extender: ExtenderConfig,
 
     /// An admission webhook that checks every binding, from any scheduler, before the API server writes it.
-    pub guard: Guard,
+    pub guard: GuardConfig,
 
     /// Recommends requests in the status of VerticalPodAutoscalers.
     pub recommender: Recommender,
@@ -227,8 +227,8 @@ impl Default for Config {
             leader_election: LeaderElection::default(),
             health_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 10261)),
             serving: Serving::default(),
-            extender: Extender::default(),
-            guard: Guard::default(),
+            extender: ExtenderConfig::default(),
+            guard: GuardConfig::default(),
             recommender: Recommender::default(),
             scaling: Scaling::default(),
             estimator_file: None,
@@ -271,9 +271,9 @@ impl Config {
     }
 
     /// Returns the placement of pods that no policy selects.
-    pub fn placement(&self) -> Placement {
+    pub fn placement(&self) -> PlacementSettings {
         let candidate_width = self.candidate_width as usize;
-        Placement { packing: self.packing, candidate_width, ..Placement::default() }
+        PlacementSettings { packing: self.packing, candidate_width, ..PlacementSettings::default() }
     }
 
     /// Returns the number of agents to start on a machine with `available_cores` cores.

@@ -11,12 +11,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Config;
-use super::dimension::Dimension;
+use super::dimension::DimensionConfig;
 use super::values::names;
 pub use apply::Apply;
 use berth_prometheus::PrometheusConfig;
-use berth_rightsizing::recommend::post::Amounts;
-use berth_rightsizing::recommend::{ResourceSettings, Settings, Thresholds};
+use berth_rightsizing::recommend::post::OptionalAmounts;
+use berth_rightsizing::recommend::{RecommenderSettings, ResourceSettings, Thresholds};
 pub use scope::AutoCreate;
 
 /// Recommends requests in the status of VerticalPodAutoscalers. The defaults are those of the upstream
@@ -108,7 +108,7 @@ pub struct Recommender {
     /// Metrics that are estimated besides CPU and memory. They are read from `prometheus` and reported in the
     /// annotation `berth.dev/usage` of VPAs.
     #[schemars(length(max = 16))]
-    pub dimensions: Vec<Dimension>,
+    pub dimensions: Vec<DimensionConfig>,
     /// Application of recommendations to pods.
     pub apply: Apply,
 }
@@ -277,8 +277,8 @@ fn amount(field: &'static str, text: Option<&str>) -> Result<(), InvalidField> {
 
 impl Recommender {
     /// Returns the settings of the estimates.
-    pub fn settings(&self) -> Settings {
-        let default = Settings::default();
+    pub fn settings(&self) -> RecommenderSettings {
+        let default = RecommenderSettings::default();
         let resource = |from: &Estimation, base: ResourceSettings| ResourceSettings {
             target_percentile: from.target_percentile,
             lower_percentile: from.lower_bound_percentile,
@@ -288,7 +288,7 @@ impl Recommender {
             half_life: from.half_life.get(),
             ..base
         };
-        Settings {
+        RecommenderSettings {
             cpu: ResourceSettings {
                 pod_minimum: i64::from(self.pod_min_cpu_millicores),
                 round_to: i64::from(self.round_cpu_millicores),
@@ -309,7 +309,7 @@ impl Recommender {
 
     /// Returns the maxima of containers whose VPA sets none. Invalid quantities, which validation rejects,
     /// count as unset.
-    pub fn max_allowed(&self) -> Amounts {
+    pub fn max_allowed(&self) -> OptionalAmounts {
         let read = |text: &Option<String>| Quantity::parse(text.as_deref()?).ok();
         PerResource {
             cpu: read(&self.max_allowed_cpu).map(Quantity::milli_value),
@@ -329,8 +329,8 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_the_numbers() {
-        assert_eq!(Recommender::default().settings(), Settings::default());
-        assert_eq!(Recommender::default().max_allowed(), Amounts::default());
+        assert_eq!(Recommender::default().settings(), RecommenderSettings::default());
+        assert_eq!(Recommender::default().max_allowed(), OptionalAmounts::default());
     }
 
     #[test]

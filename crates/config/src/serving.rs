@@ -54,7 +54,7 @@ pub struct Serving {
 /// berth as an extender of kube-scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Extender {
+pub struct ExtenderConfig {
     /// Serve `/extender/filter`, `/extender/prioritize`, `/extender/preempt` and `/extender/bind`.
     pub enabled: bool,
     /// Also serve the extender in plain HTTP at `healthAddress`, which must be a loopback address: for a
@@ -74,7 +74,7 @@ pub struct Extender {
 /// The admission webhook that denies bindings that do not fit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Guard {
+pub struct GuardConfig {
     /// Serve `/guard`. A ValidatingWebhookConfiguration must send bindings to it.
     pub enabled: bool,
     /// Accept only callers with a client certificate of `serving.clientCaFile`. API servers have one only if
@@ -106,15 +106,15 @@ impl Default for Serving {
     }
 }
 
-impl Default for Extender {
+impl Default for ExtenderConfig {
     fn default() -> Self {
-        Extender { enabled: false, plaintext: false, clients: Vec::new(), max_body_bytes: 64 << 20 }
+        ExtenderConfig { enabled: false, plaintext: false, clients: Vec::new(), max_body_bytes: 64 << 20 }
     }
 }
 
-impl Default for Guard {
+impl Default for GuardConfig {
     fn default() -> Self {
-        Guard {
+        GuardConfig {
             enabled: false,
             require_client_certificate: false,
             patience: ConfigDuration::new(std::time::Duration::from_millis(200)),

@@ -156,13 +156,13 @@ logFormat: json
             mutating_webhook_configuration: "mutating".into(),
             max_connections: 64,
         },
-        extender: Extender {
+        extender: ExtenderConfig {
             enabled: true,
             plaintext: false,
             clients: vec!["kube-scheduler".into()],
             max_body_bytes: 2 << 20,
         },
-        guard: Guard {
+        guard: GuardConfig {
             enabled: true,
             require_client_certificate: true,
             patience: ConfigDuration::new(Duration::from_millis(100)),

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::tasks::{Tasks, ended, host_name};
 use berth_config::{Config, NAMESPACE_FILE};
 use berth_kube_io::client::without_retries;
-use berth_kube_io::{Deadline, Elector, Fence, Holder, LIVE_PODS, LeaseConfig, Members};
+use berth_kube_io::{Deadline, Elector, Fence, Holder, LIVE_PODS, LeaseConfig, MemberLeases};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::Share;
 use berth_telemetry::Health;
@@ -174,7 +174,7 @@ pub fn lead(
     let (elector, places) = Elector::new(client.clone(), member.clone())?;
     let (deadline, keep_member) = (elector.deadline(), elector.keep());
     tasks.spawn("membership", elector.run(ended(working)));
-    let (members, others) = Members::new(client.clone(), member.clone(), election.name.clone());
+    let (members, others) = MemberLeases::new(client.clone(), member.clone(), election.name.clone());
     tasks.spawn("members", members.run());
     follow_members(tasks, engine, identity, others.clone());
     let (to, of) = (engine.clone(), deadline.clone());

@@ -30,7 +30,7 @@ use super::tasks::Tasks;
 use berth_config as config;
 use berth_kube_io::WatchStore;
 use berth_kube_io::client::without_retries;
-use berth_kube_io::vpa::{Owners, Recommending};
+use berth_kube_io::vpa::{OwnerResolver, Recommending};
 use berth_model::Node;
 use berth_prometheus::PrometheusSource;
 use berth_rightsizing::recommend::store::{Store, Workload};
@@ -113,7 +113,7 @@ struct Recommender {
     store: Store,
     /// Metrics besides CPU and memory.
     dimensions: Dimensions,
-    owners: Owners,
+    owners: OwnerResolver,
     /// VPAs whose past has been loaded, by uid, with the workload it was loaded for.
     known: BTreeMap<String, Workload>,
     /// Pods of the last round, by uid.
@@ -140,7 +140,7 @@ struct Recommender {
 impl Recommender {
     fn new(place: RecommenderContext, term: u64) -> Result<Self> {
         Ok(Self {
-            owners: Owners::new(place.api.clone(), place.watches.index.clone(), place.label()),
+            owners: OwnerResolver::new(place.api.clone(), place.watches.index.clone(), place.label()),
             store: Store::new(place.config.settings())?,
             dimensions: Dimensions::new(&place.config)?,
             place,

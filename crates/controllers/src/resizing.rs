@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use berth_kube_io::apply::{PodId, PodWriter, ResizeError};
 use berth_model::NodeSize;
 use berth_rightsizing::apply::change::growth;
-use berth_rightsizing::apply::pod::Change;
+use berth_rightsizing::apply::pod::SizeChange;
 use berth_rightsizing::apply::{Resources, SizedPod, patch};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::{Growth, GrowthError};
@@ -74,7 +74,7 @@ impl Resizer {
     /// Sets requests and limits of the containers of a running pod, if its node has capacity for the growth.
     /// The growth is reserved before the request is sent, and released if the resize fails. The caller must
     /// lead, and must check disruption budgets and the QoS class ([`berth_rightsizing::apply::qos::is_kept`]).
-    pub async fn resize(&self, pod: &SizedPod, changes: &[Change]) -> Resized {
+    pub async fn resize(&self, pod: &SizedPod, changes: &[SizeChange]) -> Resized {
         if !self.has_seen_last_resize(pod) {
             return Resized::NotSeen;
         }
@@ -150,8 +150,8 @@ mod tests {
         SizedPod { namespace, name, uid: "u".into(), containers: vec![container], ..SizedPod::default() }
     }
 
-    fn to(cpu: i64) -> [Change; 1] {
-        [Change { requests: PerResource { cpu: Some(cpu), memory: None }, ..Change::default() }]
+    fn to(cpu: i64) -> [SizeChange; 1] {
+        [SizeChange { requests: PerResource { cpu: Some(cpu), memory: None }, ..SizeChange::default() }]
     }
 
     fn on_node(cpu_milli: i64) -> model::Pod {

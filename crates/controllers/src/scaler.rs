@@ -27,8 +27,8 @@ use berth_config::Config;
 use berth_kube_io::WatchStore;
 use berth_kube_io::apply::PodWriter;
 use berth_kube_io::client::without_retries;
-use berth_kube_io::scaling::{Other, Service, same_target};
-use berth_kube_io::vpa::{ApiError, Owners, Recommending};
+use berth_kube_io::scaling::{Other, ScaledService, same_target};
+use berth_kube_io::vpa::{ApiError, OwnerResolver, Recommending};
 use berth_prometheus::PrometheusSource;
 use berth_rightsizing::scaling::Windows;
 use berth_scheduler::engine::Engine;
@@ -95,7 +95,7 @@ pub fn scale(
 struct Scaler {
     place: ScalerContext,
     term: u64,
-    owners: Owners,
+    owners: OwnerResolver,
     windows: Windows,
     affinity: Option<Affinity>,
     /// By uid of the ServiceScaler.
@@ -121,7 +121,7 @@ impl Rounds for Scaler {
 
 impl Scaler {
     fn new(place: ScalerContext, term: u64) -> Self {
-        let owners = Owners::new(place.api.clone(), place.watches.index.clone(), None);
+        let owners = OwnerResolver::new(place.api.clone(), place.watches.index.clone(), None);
         let windows = Windows::new(place.interval);
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let affinity =
@@ -202,11 +202,11 @@ struct InTheWay {
 
 /// Returns the other controllers of a service. `Err`: an older ServiceScaler controls it completely.
 fn in_the_way(
-    service: &Service,
-    services: &[Service],
+    service: &ScaledService,
+    services: &[ScaledService],
     others: &BTreeMap<Arc<str>, Result<Vec<Other>, String>>,
 ) -> Result<InTheWay, String> {
-    let same = |other: &&Service| {
+    let same = |other: &&ScaledService| {
         other.namespace == service.namespace && same_target(&other.target, &service.target)
     };
     let first = services.iter().filter(same).min_by_key(|it| (it.created, &it.name));

@@ -13,9 +13,11 @@ use berth_config as config;
 use berth_kube_io::WatchStore;
 use berth_kube_io::apply::{Evicted, PodEvent, PodId};
 use berth_kube_io::vpa::{ApiError, Recommending};
-use berth_rightsizing::apply::update::Candidate;
-use berth_rightsizing::apply::{Hold, Memory, Mode, Ranges, Round, Rules, SizedPod, Step};
-use berth_rightsizing::recommend::{Owner, UnixNanos, Vpa};
+use berth_rightsizing::apply::update::UpdateCandidate;
+use berth_rightsizing::apply::{
+    DisruptionRules, Hold, Mode, Ranges, Round, SizedPod, UpdateStep, UpdaterMemory,
+};
+use berth_rightsizing::recommend::{OwnerRef, UnixNanos, Vpa};
 use berth_telemetry::UpdaterMetrics;
 
 /// Maximum number of events about unchanged pods, per round.
@@ -50,7 +52,7 @@ struct InTerm<'a> {
 /// State while this process leads.
 #[derive(Default)]
 struct UpdaterState {
-    memory: Memory,
+    memory: UpdaterMemory,
     /// Reported reasons why pods stay unchanged; by uid.
     told: BTreeMap<Arc<str>, Hold>,
     /// The last logged problem.
@@ -124,7 +126,7 @@ impl Updater {
     }
 
     /// Returns the rules for disruptions now.
-    async fn rules(&self) -> Result<Rules, String> {
+    async fn rules(&self) -> Result<DisruptionRules, String> {
         let apply = &self.config.apply;
         let namespace = &apply.upstream_namespace;
         let explain = |error: ApiError| {
@@ -177,7 +179,7 @@ impl Updater {
         &self,
         term: u64,
         group: &Group,
-        rules: Rules,
+        rules: DisruptionRules,
         known: &mut UpdaterState,
         tally: &mut Tally,
     ) {
@@ -200,14 +202,14 @@ impl Updater {
             let pod = &pods[candidate.pod];
             let mut detail = None;
             let mut step = round.step(candidate);
-            if step == Step::Resize {
+            if step == UpdateStep::Resize {
                 (step, detail) = self.resize(pod, vpa, candidate, &mut round).await;
             }
-            if step == Step::Evict {
+            if step == UpdateStep::Evict {
                 step = self.evict(pod, vpa, candidate, &mut round).await;
             }
             match step {
-                Step::Hold(why) => self.hold(pod, vpa, (why, detail), known, tally).await,
+                UpdateStep::Hold(why) => self.hold(pod, vpa, (why, detail), known, tally).await,
                 _ => drop(known.told.remove(&pod.uid)),
             }
         }
@@ -215,9 +217,9 @@ impl Updater {
     }
 
     /// Returns the desired replicas of these controllers, as far as they are known. A Job wants the pods that it has.
-    fn replicas(&self, group: &Group, owners: &BTreeSet<Owner>) -> BTreeMap<Owner, usize> {
+    fn replicas(&self, group: &Group, owners: &BTreeSet<OwnerRef>) -> BTreeMap<OwnerRef, usize> {
         let index = self.watches.index.read();
-        let wanted = |owner: &Owner| {
+        let wanted = |owner: &OwnerRef| {
             let workload = index.workload(&group.vpa.namespace, owner)?;
             let running = || group.pods.iter().filter(|pod| pod.owner.as_ref() == Some(owner)).count();
             workload.replicas.or_else(|| (owner.kind == "Job").then(running))
@@ -231,9 +233,9 @@ impl Updater {
         &self,
         pod: &SizedPod,
         vpa: &Vpa,
-        candidate: &Candidate,
+        candidate: &UpdateCandidate,
         round: &mut Round<'_>,
-    ) -> (Step, Option<String>) {
+    ) -> (UpdateStep, Option<String>) {
         let resized = self.resizer.resize(pod, &candidate.changes).await;
         if let Resized::Refused(error) | Resized::Unknown(error) = &resized {
             tracing::warn!(
@@ -248,20 +250,26 @@ impl Updater {
                 self.metrics.update("resized");
                 round.resized(candidate);
                 self.resizer.writer.tell(PodEvent::resized(id(pod), &vpa.name)).await;
-                (Step::Resize, None)
+                (UpdateStep::Resize, None)
             }
             Resized::Gone => {
                 self.metrics.update("gone");
-                (Step::Resize, None)
+                (UpdateStep::Resize, None)
             }
-            Resized::NotSeen => (Step::Hold(Hold::Resizing), None),
+            Resized::NotSeen => (UpdateStep::Hold(Hold::Resizing), None),
             Resized::NoRoom(why) => (round.without_room(candidate), Some(why)),
             Resized::Refused(why) => (round.refused(candidate), Some(why)),
-            Resized::Unknown(why) => (Step::Hold(Hold::Resizing), Some(why)),
+            Resized::Unknown(why) => (UpdateStep::Hold(Hold::Resizing), Some(why)),
         }
     }
 
-    async fn evict(&self, pod: &SizedPod, vpa: &Vpa, candidate: &Candidate, round: &mut Round<'_>) -> Step {
+    async fn evict(
+        &self,
+        pod: &SizedPod,
+        vpa: &Vpa,
+        candidate: &UpdateCandidate,
+        round: &mut Round<'_>,
+    ) -> UpdateStep {
         match self.resizer.writer.evict(id(pod)).await {
             Evicted::Yes => {
                 tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "evicted a pod to apply its recommendation");
@@ -269,17 +277,17 @@ impl Updater {
                 round.evicted(candidate);
                 self.watches.pods.mark_deleting(pod);
                 self.resizer.writer.tell(PodEvent::evicted(id(pod), &vpa.name)).await;
-                Step::Evict
+                UpdateStep::Evict
             }
             Evicted::Gone => {
                 self.metrics.update("gone");
-                Step::Evict
+                UpdateStep::Evict
             }
             Evicted::Kept(why) => {
                 tracing::info!(namespace = %pod.namespace, pod = %pod.name, why, "the API server refused an eviction");
                 self.metrics.update("eviction_refused");
                 round.eviction_refused();
-                Step::Hold(Hold::DisruptionBudget)
+                UpdateStep::Hold(Hold::DisruptionBudget)
             }
             Evicted::Failed(error) => {
                 tracing::warn!(
@@ -288,7 +296,7 @@ impl Updater {
                 );
                 self.metrics.update("eviction_failed");
                 round.eviction_refused();
-                Step::Hold(Hold::Refused)
+                UpdateStep::Hold(Hold::Refused)
             }
         }
     }

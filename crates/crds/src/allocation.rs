@@ -48,12 +48,12 @@ pub struct AllocationSpec {
     pub minimum: Option<i32>,
     /// Selects the pods by label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Selector")]
-    pub selector: Option<Selector>,
+    #[schemars(with = "AllocationSelector")]
+    pub selector: Option<AllocationSelector>,
     /// Controller of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Owner")]
-    pub owner: Option<Owner>,
+    #[schemars(with = "OwnerSelector")]
+    pub owner: Option<OwnerSelector>,
     /// Groups of pods with a minimum each, such as one leader and eight workers. The minima of all roles are scheduled
     /// together, all or nothing. A pod belongs to the first role that it matches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -92,30 +92,30 @@ pub struct Role {
     pub minimum: i32,
     /// Selects the pods by label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Selector")]
-    pub selector: Option<Selector>,
+    #[schemars(with = "AllocationSelector")]
+    pub selector: Option<AllocationSelector>,
     /// Controller of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Owner")]
-    pub owner: Option<Owner>,
+    #[schemars(with = "OwnerSelector")]
+    pub owner: Option<OwnerSelector>,
 }
 
 /// Selects pods of the namespace by label; all conditions must hold. An empty selector selects every pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Selector {
+pub struct AllocationSelector {
     /// Labels that the pods must have, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
     /// Conditions on the pods' labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
-    pub match_expressions: Vec<Requirement>,
+    pub match_expressions: Vec<AllocationRequirement>,
 }
 
 /// A condition on one label.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Requirement {
+pub struct AllocationRequirement {
     /// The label's key.
     pub key: String,
     /// In, NotIn, Exists or DoesNotExist.
@@ -129,7 +129,7 @@ pub struct Requirement {
 
 /// The controller of the pods, as in their `metadata.ownerReferences` with `controller: true`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Owner {
+pub struct OwnerSelector {
     /// Kind of the controller: Job, StatefulSet, ReplicaSet or any other kind that creates pods itself.
     #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [{
         "rule": "!(self in ['Deployment', 'CronJob'])",
@@ -198,7 +198,7 @@ pub struct AllocationStatus {
     /// Number of bound pods per topology domain, or per node without a topology: the fullest first, truncated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
-    pub placement: Vec<Placement>,
+    pub placement: Vec<DomainPods>,
     /// Why the allocation is not scheduled.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
@@ -232,7 +232,7 @@ pub struct RoleStatus {
 /// Bound pods in one topology domain or on one node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Placement {
+pub struct DomainPods {
     /// Value of the topology label, or a node name.
     pub domain: String,
     /// Number of pods bound there.

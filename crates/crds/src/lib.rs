@@ -13,8 +13,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 
 pub use allocation::{
-    Allocation, AllocationSpec, AllocationStatus, Condition, Owner, Placement, Requirement, Role, RoleStatus,
-    Selector, Topology, TopologyMode,
+    Allocation, AllocationRequirement, AllocationSelector, AllocationSpec, AllocationStatus, Condition,
+    DomainPods, OwnerSelector, Role, RoleStatus, Topology, TopologyMode,
 };
 
 pub const GROUP: &str = "berth.dev";

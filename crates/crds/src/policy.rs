@@ -102,13 +102,13 @@ pub struct Governs {
 
     /// Pods of namespaces that match these labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub namespace_selector: Option<Selector>,
+    pub namespace_selector: Option<NamespaceSelector>,
 }
 
 /// Label selector for namespaces; an empty selector selects all namespaces.
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Selector {
+pub struct NamespaceSelector {
     /// Labels that the namespaces must have, with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
@@ -116,18 +116,18 @@ pub struct Selector {
     /// Conditions on the namespaces' labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
-    pub match_expressions: Vec<Requirement>,
+    pub match_expressions: Vec<NamespaceRequirement>,
 }
 
 /// A condition on one label.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)").message("In and NotIn need values, Exists and DoesNotExist take none"))]
-pub struct Requirement {
+pub struct NamespaceRequirement {
     /// The label's key.
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
     /// In, NotIn, Exists or DoesNotExist.
-    pub operator: Operator,
+    pub operator: SelectorOperator,
     /// Values for In and NotIn; empty for Exists and DoesNotExist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 63)))]
@@ -135,7 +135,7 @@ pub struct Requirement {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Operator {
+pub enum SelectorOperator {
     In,
     NotIn,
     Exists,
@@ -190,7 +190,7 @@ pub struct AllocationPolicyStatus {
     pub observed_generation: i64,
     /// `InForce`: whether the policy is applied.
     /// `Contradicted`: whether another, equally specific policy takes precedence for some of its pods.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<PolicyCondition>,
     /// Pods that the policy applies to, as text.
     pub governs: String,
     /// Settings in effect for these pods, with defaults filled in. Unset while the policy is not in force.
@@ -201,7 +201,7 @@ pub struct AllocationPolicyStatus {
 /// A condition, as `metav1.Condition`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Condition {
+pub struct PolicyCondition {
     /// Type of the condition.
     #[serde(rename = "type")]
     pub type_: String,

@@ -10,7 +10,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::policy::{Condition, Selector};
+use super::policy::{NamespaceSelector, PolicyCondition};
 
 /// Guaranteed and maximum requests of the pods of some namespaces or of a queue. Guaranteed capacity can be borrowed by
 /// other quotas and is reclaimed when needed. All bound pods count, whichever scheduler bound them; the limits are
@@ -61,7 +61,7 @@ pub struct QuotaSpec {
 
     /// Pods of namespaces that match these labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub namespace_selector: Option<Selector>,
+    pub namespace_selector: Option<NamespaceSelector>,
 
     /// Pods whose label `berth.dev/queue` has this value, in the namespaces selected above or, without those, in all
     /// namespaces. A pod belongs to one quota: one that names its queue takes precedence over one that selects its
@@ -75,13 +75,13 @@ pub struct QuotaSpec {
     /// guaranteed; only the listed ones decide whether a pod is within the guarantee.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 16))]
-    pub guaranteed: Option<BTreeMap<String, Amount>>,
+    pub guaranteed: Option<BTreeMap<String, QuotaAmount>>,
 
     /// Maximum requests of all these pods together, including borrowed capacity. A pod that would exceed it waits.
     /// Resources that are not listed are not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 16))]
-    pub maximum: Option<BTreeMap<String, Amount>>,
+    pub maximum: Option<BTreeMap<String, QuotaAmount>>,
 
     /// Pods of other quotas that the pods of this quota may preempt.
     /// `Any`: within the guarantee, pods of borrowing quotas at any priority; beyond it, only those with lower
@@ -103,21 +103,21 @@ pub enum Reclaim {
 /// A resource quantity, as in the requests of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Amount {
+pub enum QuotaAmount {
     Number(i64),
     Text(String),
 }
 
-impl std::fmt::Display for Amount {
+impl std::fmt::Display for QuotaAmount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Amount::Number(number) => number.fmt(f),
-            Amount::Text(text) => text.fmt(f),
+            QuotaAmount::Number(number) => number.fmt(f),
+            QuotaAmount::Text(text) => text.fmt(f),
         }
     }
 }
 
-impl JsonSchema for Amount {
+impl JsonSchema for QuotaAmount {
     fn schema_name() -> Cow<'static, str> {
         "Amount".into()
     }
@@ -148,7 +148,7 @@ pub struct QuotaStatus {
     /// `Contested`: whether another, equally specific quota takes precedence for some of its pods.
     /// `AtMaximum`: whether pods wait because the maximum is reached.
     /// `Overcommitted`: whether all quotas together guarantee more than the cluster's capacity.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<PolicyCondition>,
     /// Number of its pods that are bound to a node.
     pub pods: i64,
     /// Number of its pods that wait because the maximum is reached; a gang counts as one.
@@ -160,13 +160,13 @@ pub struct QuotaStatus {
     /// The part of `used` beyond the guarantee.
     pub borrowed: BTreeMap<String, String>,
     /// The same amounts as text, for printer columns.
-    pub summary: Summary,
+    pub summary: QuotaSummary,
 }
 
 /// Amounts of a quota as text, for printer columns.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Summary {
+pub struct QuotaSummary {
     /// Requests of its pods together.
     pub used: String,
     /// Guaranteed requests.

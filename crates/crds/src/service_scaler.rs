@@ -9,8 +9,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::policy::Condition;
-use super::quota::Amount;
+use super::policy::PolicyCondition;
+use super::quota::QuotaAmount;
 
 /// Scales one service: first the requests of its containers, then its replicas (SHOWAR, SoCC'21). Container sizes
 /// follow usage; replicas follow a saturation signal, such as the share of throttled CFS periods.
@@ -52,7 +52,7 @@ pub struct ServiceScalerSpec {
     /// Dimensions to scale. Default: CPU and Memory, and Replicas if objectives are set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 3), extend("x-kubernetes-list-type" = "set"))]
-    pub dimensions: Option<Vec<Dimension>>,
+    pub dimensions: Option<Vec<ScalingDimension>>,
 
     /// Estimator of container sizes.
     /// `showar`: mean of the samples of `behavior.windowSeconds` plus three standard deviations.
@@ -67,11 +67,11 @@ pub struct ServiceScalerSpec {
 
     /// Bounds of replicas and container sizes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bounds: Option<Bounds>,
+    pub bounds: Option<ServiceBounds>,
 
     /// Interval of decisions and limits on the rate of change, as in a HorizontalPodAutoscaler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub behavior: Option<Behavior>,
+    pub behavior: Option<ServiceBehavior>,
 
     /// Only reports decisions in the status; changes nothing.
     #[serde(default)]
@@ -95,7 +95,7 @@ pub struct Target {
 
 /// A dimension of scaling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub enum Dimension {
+pub enum ScalingDimension {
     Replicas,
     #[serde(rename = "CPU")]
     Cpu,
@@ -170,7 +170,7 @@ pub struct SuccessRate {
 /// Bounds of replicas and container sizes.
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Bounds {
+pub struct ServiceBounds {
     /// Minimum number of replicas. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100000))]
@@ -198,12 +198,12 @@ pub struct ContainerBounds {
     /// Lower bound by resource: cpu, memory. Default: 128m and 128Mi.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 2))]
-    pub min_allowed: BTreeMap<String, Amount>,
+    pub min_allowed: BTreeMap<String, QuotaAmount>,
     /// Upper bound by resource: cpu, memory. If a container needs more CPU than this (default: one core), replicas are
     /// added instead.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 2))]
-    pub max_allowed: BTreeMap<String, Amount>,
+    pub max_allowed: BTreeMap<String, QuotaAmount>,
 }
 
 /// Whether a container is sized.
@@ -217,7 +217,7 @@ pub enum ContainerMode {
 /// Interval of decisions and limits on the rate of change.
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Behavior {
+pub struct ServiceBehavior {
     /// Interval between decisions, in seconds; OOM kills and a signal far above its target are handled immediately.
     /// Default: 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -294,7 +294,7 @@ pub struct ServiceScalerStatus {
     /// `Active`: whether the service is being scaled.
     /// `MetricsAvailable`: whether the required metrics can be read.
     /// `Limited`: whether a bound keeps it from the desired size or number of replicas.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<PolicyCondition>,
     /// Current number of replicas of the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i64>,

@@ -28,7 +28,7 @@ use super::client;
 use super::report_json::{EventBody, Regarding, instance, note_of};
 use super::retry::{self, Abandoned, BACKOFF, Failure, retry};
 use super::{PodGroupVersion, Throttle};
-use berth_scheduler::gang::{AllocationKind, AllocationStatus, Phase};
+use berth_scheduler::gang::{AllocationKind, GangStatus, Phase};
 use line::Line;
 use status_json::{Change, Current, change, path};
 
@@ -82,7 +82,7 @@ impl Default for Allocations {
 
 impl Allocations {
     /// Queues a status. Never waits for the network.
-    pub fn tell(&self, status: AllocationStatus) {
+    pub fn tell(&self, status: GangStatus) {
         self.shared.line.lock().push(status);
         self.shared.pushed.notify_one();
     }
@@ -170,7 +170,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     /// Writes a status until it is settled or a newer one replaces it, and counts the result.
-    async fn deliver(&self, status: AllocationStatus) {
+    async fn deliver(&self, status: GangStatus) {
         let (counters, line) = (&self.shared.counters, &self.shared.line);
         let fence = |attempt| {
             let is_current = attempt == 1 || !line.lock().is_outdated(&status.uid);
@@ -196,7 +196,7 @@ impl Writer<'_> {
     }
 
     /// Reads the object, and writes the difference.
-    async fn attempt(&self, status: &AllocationStatus) -> Result<Outcome, Failure> {
+    async fn attempt(&self, status: &GangStatus) -> Result<Outcome, Failure> {
         let version = *self.shared.version.lock();
         let path = path(status, version);
         let read = client::request(Method::GET, &path).body(Body::empty());
@@ -217,7 +217,7 @@ impl Writer<'_> {
     }
 
     /// Sends the event about the phase of an Allocation.
-    async fn send_event(&self, status: &AllocationStatus) {
+    async fn send_event(&self, status: &GangStatus) {
         let Some(said) = said(status) else { return };
         let name = &status.name;
         let regarding = Regarding {
@@ -235,7 +235,7 @@ impl Writer<'_> {
         }
     }
 
-    fn warn(&self, status: &AllocationStatus, what: &str, why: &str) {
+    fn warn(&self, status: &GangStatus, what: &str, why: &str) {
         if self.warnings.is_due() {
             let name = &status.name;
             tracing::warn!(kind = ?name.kind, namespace = %name.namespace, name = %name.name, error = why, "{what}");
@@ -244,7 +244,7 @@ impl Writer<'_> {
 }
 
 /// Returns type, reason, action and note of the event about this phase.
-fn said(status: &AllocationStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
+fn said(status: &GangStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
     if status.name.kind != AllocationKind::Allocation {
         return None;
     }
@@ -252,7 +252,7 @@ fn said(status: &AllocationStatus) -> Option<(&'static str, &'static str, &'stat
     Some(match status.phase {
         Phase::Pending | Phase::Scheduling => return None,
         Phase::Scheduled => {
-            let sum = |of: fn(&berth_scheduler::gang::RoleStatus) -> u32| {
+            let sum = |of: fn(&berth_scheduler::gang::GangRoleStatus) -> u32| {
                 status.roles.iter().map(|role| u64::from(of(role))).sum::<u64>()
             };
             let (bound, members) = (sum(|role| role.bound), sum(|role| role.members));

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use berth_model::{PodRef, Report};
+use berth_model::{PodRef, PodReport};
 
 /// The condition `PodScheduled=False`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Condition {
+pub struct UnscheduledCondition {
     pub pod: PodRef,
     pub reason: &'static str,
     pub message: Arc<str>,
@@ -25,13 +25,13 @@ pub struct Condition {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     pub pod: PodRef,
-    pub what: What,
+    pub what: PodEventKind,
     /// When it happened, which may be long before it is sent.
     pub at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum PodEventKind {
     Scheduled { node: Arc<str> },
     FailedScheduling { message: Arc<str> },
     Preempted { by: PodRef, node: Arc<str> },
@@ -40,7 +40,7 @@ pub enum What {
 /// One request to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
-    Condition(Condition),
+    Condition(UnscheduledCondition),
     Event(Event),
 }
 
@@ -122,7 +122,7 @@ enum Wanted {
 #[derive(Debug)]
 pub struct Backlog {
     capacity: usize,
-    conditions: Line<Condition>,
+    conditions: Line<UnscheduledCondition>,
     events: Line<Event>,
     /// Uids of the items in flight, whose number the caller bounds.
     out: HashMap<Arc<str>, Wanted>,
@@ -146,19 +146,19 @@ impl Backlog {
     }
 
     /// Queues the condition and the event of a report. `now` is the time of the report.
-    pub fn push(&mut self, report: Report, now: Timestamp) {
+    pub fn push(&mut self, report: PodReport, now: Timestamp) {
         match report {
-            Report::Scheduled { pod, node } => {
+            PodReport::Scheduled { pod, node } => {
                 self.withdraw(&pod.uid);
-                self.put_event(pod, What::Scheduled { node }, now);
+                self.put_event(pod, PodEventKind::Scheduled { node }, now);
             }
-            Report::Preempted { pod, preemptor: by, node } => {
-                self.put_event(pod, What::Preempted { by, node }, now);
+            PodReport::Preempted { pod, preemptor: by, node } => {
+                self.put_event(pod, PodEventKind::Preempted { by, node }, now);
             }
-            Report::Failed { pod, reason, message, generation, event } => {
+            PodReport::Failed { pod, reason, message, generation, event } => {
                 if event {
                     let message = message.clone();
-                    self.put_event(pod.clone(), What::FailedScheduling { message }, now);
+                    self.put_event(pod.clone(), PodEventKind::FailedScheduling { message }, now);
                 }
                 let transition = match self.conditions.get(&pod.uid) {
                     Some(older) => older.transition,
@@ -166,7 +166,7 @@ impl Backlog {
                     None => Some(now),
                 };
                 let uid = pod.uid.clone();
-                let condition = Condition { pod, reason, message, generation, transition };
+                let condition = UnscheduledCondition { pod, reason, message, generation, transition };
                 self.conditions.put(uid, condition);
             }
         }
@@ -178,7 +178,7 @@ impl Backlog {
         }
     }
 
-    fn put_event(&mut self, pod: PodRef, what: What, at: Timestamp) {
+    fn put_event(&mut self, pod: PodRef, what: PodEventKind, at: Timestamp) {
         self.events.put(pod.uid.clone(), Event { pod, what, at });
     }
 
@@ -261,8 +261,8 @@ mod tests {
         }
     }
 
-    fn failed(uid: &str, message: &str, event: bool) -> Report {
-        Report::Failed {
+    fn failed(uid: &str, message: &str, event: bool) -> PodReport {
+        PodReport::Failed {
             pod: pod(uid),
             reason: "Unschedulable",
             message: message.into(),
@@ -271,8 +271,8 @@ mod tests {
         }
     }
 
-    fn scheduled(uid: &str) -> Report {
-        Report::Scheduled { pod: pod(uid), node: "n1".into() }
+    fn scheduled(uid: &str) -> PodReport {
+        PodReport::Scheduled { pod: pod(uid), node: "n1".into() }
     }
 
     /// Takes everything, as `condition uid message` and `event uid text`.
@@ -283,16 +283,18 @@ mod tests {
             texts.push(match &item {
                 Item::Condition(it) => format!("condition {} {}", it.pod.uid, it.message),
                 Item::Event(it) => match &it.what {
-                    What::Scheduled { node } => format!("event {} on {node}", it.pod.uid),
-                    What::FailedScheduling { message } => format!("event {} {message}", it.pod.uid),
-                    What::Preempted { by, .. } => format!("event {} preempted by {}", it.pod.uid, by.uid),
+                    PodEventKind::Scheduled { node } => format!("event {} on {node}", it.pod.uid),
+                    PodEventKind::FailedScheduling { message } => format!("event {} {message}", it.pod.uid),
+                    PodEventKind::Preempted { by, .. } => {
+                        format!("event {} preempted by {}", it.pod.uid, by.uid)
+                    }
                 },
             });
         }
         texts
     }
 
-    fn take_condition(backlog: &mut Backlog) -> Condition {
+    fn take_condition(backlog: &mut Backlog) -> UnscheduledCondition {
         match backlog.take() {
             Some(Item::Condition(condition)) => condition,
             other => panic!("expected a condition, got {other:?}"),

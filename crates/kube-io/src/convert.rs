@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 use super::lean::{LeanLabelSelector, LeanPod, LeanPodSpec, LeanVolumeSource, SAFE_TO_EVICT};
 use berth_model::{
-    Identity, LabelSelector, Labels, Owner, Peer, Pinned, Pod, PodSpec, PreemptionPolicy, ScheduledCondition,
-    SpecError, Unsupported,
+    Identity, LabelSelector, Labels, Peer, Pinned, Pod, PodOwner, PodSpec, PreemptionPolicy,
+    ScheduledCondition, SpecError, Unsupported,
 };
 
 /// The first problem found in a pod.
@@ -58,7 +58,7 @@ impl LeanPod {
         let constraints = &self.spec.topology_spread_constraints;
         let spread = pod_terms::spread(constraints, &identity, interner, &mut problems);
         let owner =
-            self.metadata.owner_references.as_ref().and_then(|owners| owners.last()).map(|owner| Owner {
+            self.metadata.owner_references.as_ref().and_then(|owners| owners.last()).map(|owner| PodOwner {
                 api_version: interner.text(&owner.api_version),
                 kind: interner.text(&owner.kind),
                 name: interner.text(&owner.name),

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Throttle;
-use super::lease::{self, LeaseConfig, LeaseConfigError, LeaseRecord, Observed, Step};
+use super::lease::{self, LeaseConfig, LeaseConfigError, LeaseRecord, LeaseStep, Observed};
 use berth_model::with_causes;
 
 const AFTER_CONFLICT: Duration = Duration::from_millis(100);
@@ -199,15 +199,15 @@ impl Elector {
         let step =
             lease::evaluate(self.observed.as_ref(), &self.config, self.started.elapsed(), Timestamp::now());
         let (written, beaten) = match step {
-            Step::Wait => {
+            LeaseStep::Wait => {
                 self.step_down();
                 return Ok(self.pause_of_a_candidate());
             }
-            Step::Create(record) => {
+            LeaseStep::Create(record) => {
                 let lease = self.lease_with(None, &record);
                 (self.api.create(&PostParams::default(), &lease).await, [409, 409])
             }
-            Step::Replace(record) => (self.replace(self.seen.as_ref(), &record).await, [409, 404]),
+            LeaseStep::Replace(record) => (self.replace(self.seen.as_ref(), &record).await, [409, 404]),
         };
         match written {
             Ok(lease) => {

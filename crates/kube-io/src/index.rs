@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Change, Interner, LeanNode, LeanPod, Listed, LivePod, LivePods};
+use super::{Interner, LeanNode, LeanPod, Listed, LivePod, LivePods, WatchChange};
 use berth_model::{Node, Pod};
 
 /// Receiver of pods and nodes.
@@ -32,10 +32,10 @@ impl PodIndex {
         PodIndex { live, ..PodIndex::default() }
     }
 
-    pub fn take(&mut self, change: Change<LeanPod>, sink: &mut impl ClusterSink) {
+    pub fn take(&mut self, change: WatchChange<LeanPod>, sink: &mut impl ClusterSink) {
         match change {
-            Change::ListBegins => self.listed.begin(),
-            Change::Apply(Ok(pod)) => {
+            WatchChange::ListBegins => self.listed.begin(),
+            WatchChange::Apply(Ok(pod)) => {
                 let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
                 let live = self.live.as_ref().filter(|live| live.covers(namespace));
                 let sized = live.map(|live| (live, pod.sized()));
@@ -47,21 +47,21 @@ impl PodIndex {
                 sink.apply_pod(pod);
             }
             // It exists: the last version that could be read stays.
-            Change::Apply(Err(bad)) => self.listed.note(Arc::from(bad.id.uid)),
-            Change::Delete(id) => {
+            WatchChange::Apply(Err(bad)) => self.listed.note(Arc::from(bad.id.uid)),
+            WatchChange::Delete(id) => {
                 if let Some(live) = &self.live {
                     live.delete(&id);
                 }
                 sink.delete_pod(&Arc::from(id.uid));
             }
-            Change::ListEnds => {
+            WatchChange::ListEnds => {
                 let listed = self.listed.end();
                 if let Some(live) = &self.live {
                     live.retain(&listed);
                 }
                 sink.retain_pods(&listed);
             }
-            Change::NotServed | Change::Refused => {}
+            WatchChange::NotServed | WatchChange::Refused => {}
         }
     }
 }
@@ -75,18 +75,18 @@ pub struct NodeIndex {
 }
 
 impl NodeIndex {
-    pub fn take(&mut self, change: Change<LeanNode>, sink: &mut impl ClusterSink) {
+    pub fn take(&mut self, change: WatchChange<LeanNode>, sink: &mut impl ClusterSink) {
         match change {
-            Change::ListBegins => self.listed.begin(),
-            Change::Apply(Ok(node)) => {
+            WatchChange::ListBegins => self.listed.begin(),
+            WatchChange::Apply(Ok(node)) => {
                 let node = node.into_node(&mut self.interner);
                 self.listed.note(node.name.clone());
                 sink.apply_node(node);
             }
-            Change::Apply(Err(bad)) => self.listed.note(Arc::from(bad.id.name)),
-            Change::Delete(id) => sink.delete_node(&id.name),
-            Change::ListEnds => sink.retain_nodes(&self.listed.end()),
-            Change::NotServed | Change::Refused => {}
+            WatchChange::Apply(Err(bad)) => self.listed.note(Arc::from(bad.id.name)),
+            WatchChange::Delete(id) => sink.delete_node(&id.name),
+            WatchChange::ListEnds => sink.retain_nodes(&self.listed.end()),
+            WatchChange::NotServed | WatchChange::Refused => {}
         }
     }
 }

@@ -19,7 +19,7 @@ use berth_model::{Quantity, QuantityError};
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub struct LeanPod {
     /// Only name, namespace, uid, resource version, generation, labels, the controller, the two timestamps, and the annotations
-    /// [`SAFE_TO_EVICT`] and [`OBSERVED`](berth_rightsizing::apply::patch::OBSERVED).
+    /// `safe-to-evict` and [`OBSERVED`](berth_rightsizing::apply::patch::OBSERVED).
     #[serde(deserialize_with = "lean_meta")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "nullable")]

@@ -123,7 +123,7 @@ impl Observed {
 
 /// Next step of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum LeaseStep {
     /// There is no lease.
     Create(LeaseRecord),
     /// The lease is held by this process, released or expired. The write must fail if the object has changed since it was read.
@@ -133,7 +133,12 @@ pub enum Step {
 }
 
 /// Decides the next step. `now` is monotonic; `wall` is only recorded for people.
-pub fn evaluate(observed: Option<&Observed>, config: &LeaseConfig, now: Duration, wall: Timestamp) -> Step {
+pub fn evaluate(
+    observed: Option<&Observed>,
+    config: &LeaseConfig,
+    now: Duration,
+    wall: Timestamp,
+) -> LeaseStep {
     let mine = |acquired: Option<Timestamp>, transitions: i32| LeaseRecord {
         holder: config.identity.clone(),
         duration: config.duration,
@@ -142,16 +147,16 @@ pub fn evaluate(observed: Option<&Observed>, config: &LeaseConfig, now: Duration
         transitions,
     };
     let Some(observed) = observed else {
-        return Step::Create(mine(None, 0));
+        return LeaseStep::Create(mine(None, 0));
     };
     let record = &observed.record;
     if record.holder == config.identity {
-        return Step::Replace(mine(record.acquired, record.transitions));
+        return LeaseStep::Replace(mine(record.acquired, record.transitions));
     }
     if !observed.is_held(config, now) {
-        return Step::Replace(mine(None, record.transitions.saturating_add(1)));
+        return LeaseStep::Replace(mine(None, record.transitions.saturating_add(1)));
     }
-    Step::Wait
+    LeaseStep::Wait
 }
 
 /// Returns the record that releases a lease: any candidate may take it at once.
@@ -198,13 +203,13 @@ mod tests {
     #[test]
     fn the_lease_is_taken_only_when_nobody_can_still_hold_it() {
         let cases = [
-            ("none yet", None, 0, Step::Create(mine(1000, 0))),
-            ("own", Some(record("me", 4)), 3, Step::Replace(mine(100, 4))),
-            ("own, not renewed for long", Some(record("me", 4)), 99, Step::Replace(mine(100, 4))),
-            ("released", Some(record("", 4)), 0, Step::Replace(mine(1000, 5))),
-            ("another's, fresh", Some(record("you", 4)), 0, Step::Wait),
-            ("another's, at its last second", Some(record("you", 4)), 14, Step::Wait),
-            ("another's, expired", Some(record("you", 4)), 15, Step::Replace(mine(1000, 5))),
+            ("none yet", None, 0, LeaseStep::Create(mine(1000, 0))),
+            ("own", Some(record("me", 4)), 3, LeaseStep::Replace(mine(100, 4))),
+            ("own, not renewed for long", Some(record("me", 4)), 99, LeaseStep::Replace(mine(100, 4))),
+            ("released", Some(record("", 4)), 0, LeaseStep::Replace(mine(1000, 5))),
+            ("another's, fresh", Some(record("you", 4)), 0, LeaseStep::Wait),
+            ("another's, at its last second", Some(record("you", 4)), 14, LeaseStep::Wait),
+            ("another's, expired", Some(record("you", 4)), 15, LeaseStep::Replace(mine(1000, 5))),
         ];
         for (name, record, age, expected) in cases {
             let observed = record.map(|record| Observed { record, since: secs(50) });
@@ -217,7 +222,7 @@ mod tests {
     fn a_longer_duration_of_the_holder_is_respected() {
         let observed =
             Observed { record: LeaseRecord { duration: secs(60), ..record("you", 0) }, since: secs(0) };
-        assert_eq!(evaluate(Some(&observed), &config(), secs(59), wall(0)), Step::Wait);
+        assert_eq!(evaluate(Some(&observed), &config(), secs(59), wall(0)), LeaseStep::Wait);
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub use lean::{LeanNode, LeanPod};
 pub use lease::{LeaseConfig, LeaseConfigError};
 pub use listed::Listed;
 pub use live_pods::{LivePod, LivePods};
-pub use members::Members;
+pub use members::MemberLeases;
 pub(crate) use objects::SELECTED_NODE;
 pub use objects::{
     LeanAllocation, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity,
@@ -62,5 +62,5 @@ pub use self_check::{list_all, list_cluster, list_version};
 pub use served::{OptionalKind, watch_if_served};
 pub use status_writer::conditions;
 pub use throttle::Throttle;
-pub use watch::{Change, LIVE_PODS, WatchCounters, watch};
+pub use watch::{LIVE_PODS, WatchChange, WatchCounters, watch};
 pub use watch_store::{SizingResource, VpasUnknown, WatchStore};

@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
     use crate::guarded::BadObject;
-    use crate::{Change, ClusterSink, LeanPod, PodIndex};
+    use crate::{ClusterSink, LeanPod, PodIndex, WatchChange};
     use berth_model::{Labels, Node, Operator, Requirement};
 
     struct Nobody;
@@ -163,11 +163,11 @@ mod tests {
     fn pods_follow_the_watch_and_a_list_removes_those_that_it_lacks() {
         let (live, mut index) = watched();
         let mut take = |change| index.take(change, &mut Nobody);
-        take(Change::ListBegins);
+        take(WatchChange::ListBegins);
         for (namespace, name) in [("shop", "b"), ("shop", "a"), ("system", "c"), ("bank", "d")] {
-            take(Change::Apply(Ok(lean(namespace, name, &format!("u-{name}")))));
+            take(WatchChange::Apply(Ok(lean(namespace, name, &format!("u-{name}")))));
         }
-        take(Change::ListEnds);
+        take(WatchChange::ListEnds);
         assert_eq!(uids(&live, "shop"), ["u-a", "u-b"]);
         assert_eq!(uids(&live, "bank"), ["u-d"]);
         assert!(live.of("system").is_empty() && live.of("none").is_empty());
@@ -176,15 +176,15 @@ mod tests {
         let evicted = live.of("shop").swap_remove(1);
         live.mark_deleting(&evicted.pod);
         assert_eq!(live.of("shop").iter().map(|it| it.pod.is_deleting).collect::<Vec<_>>(), [false, true]);
-        take(Change::Apply(Ok(lean("shop", "a", "u-2"))));
-        take(Change::Delete(id("shop", "a", "u-a")));
+        take(WatchChange::Apply(Ok(lean("shop", "a", "u-2"))));
+        take(WatchChange::Delete(id("shop", "a", "u-a")));
         assert_eq!(uids(&live, "shop"), ["u-2", "u-b"], "the late deletion is of the former pod");
-        take(Change::Delete(id("bank", "d", "u-d")));
+        take(WatchChange::Delete(id("bank", "d", "u-d")));
         assert!(live.0.pods.read().get("bank").is_none());
 
-        take(Change::ListBegins);
-        take(Change::Apply(Err(BadObject { id: id("shop", "b", "u-b"), error: "no".into() })));
-        take(Change::ListEnds);
+        take(WatchChange::ListBegins);
+        take(WatchChange::Apply(Err(BadObject { id: id("shop", "b", "u-b"), error: "no".into() })));
+        take(WatchChange::ListEnds);
         assert_eq!(uids(&live, "shop"), ["u-b"], "its last version that could be read stays");
     }
 
@@ -192,7 +192,7 @@ mod tests {
     fn selected_pods_have_the_labels() {
         let (live, mut index) = watched();
         for name in ["a", "b"] {
-            index.take(Change::Apply(Ok(lean("shop", name, name))), &mut Nobody);
+            index.take(WatchChange::Apply(Ok(lean("shop", name, name))), &mut Nobody);
         }
         let b = Requirement { key: "app".into(), operator: Operator::In([Arc::from("b")].into()) };
         let selector = LabelSelector::All([b].into());
@@ -210,11 +210,11 @@ mod tests {
             async move { live.listed().await }
         });
         tokio::task::yield_now().await;
-        index.take(Change::ListBegins, &mut Nobody);
-        index.take(Change::Apply(Ok(lean("shop", "a", "a"))), &mut Nobody);
+        index.take(WatchChange::ListBegins, &mut Nobody);
+        index.take(WatchChange::Apply(Ok(lean("shop", "a", "a"))), &mut Nobody);
         tokio::task::yield_now().await;
         assert!(!reader.is_finished());
-        index.take(Change::ListEnds, &mut Nobody);
+        index.take(WatchChange::ListEnds, &mut Nobody);
         reader.await.expect("listed");
     }
 }

@@ -17,7 +17,7 @@ use berth_model::with_causes;
 const BURIED_AFTER: u32 = 20;
 
 /// Polls the member leases of a group.
-pub struct Members {
+pub struct MemberLeases {
     api: Api<Lease>,
     config: LeaseConfig,
     group: String,
@@ -26,7 +26,7 @@ pub struct Members {
     members: watch::Sender<BTreeSet<String>>,
 }
 
-impl Members {
+impl MemberLeases {
     /// Creates the poller. `config` is that of this replica's lease. The receiver has the identities of all replicas that may be
     /// alive; empty until the leases have been read once.
     pub fn new(
@@ -37,7 +37,7 @@ impl Members {
         let (members, receiver) = watch::channel(BTreeSet::new());
         let api = Api::namespaced(client, &config.namespace);
         let observed = BTreeMap::new();
-        (Members { api, config, group, started: Instant::now(), observed, members }, receiver)
+        (MemberLeases { api, config, group, started: Instant::now(), observed, members }, receiver)
     }
 
     /// Polls the leases. Never returns; drop the future to stop.

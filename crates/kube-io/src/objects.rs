@@ -20,23 +20,23 @@ use serde::Deserialize;
 
 use super::convert::label_selector;
 use super::lean::{LeanLabelSelector, lean_meta, nullable};
-use super::{Change, Interner, Listed};
+use super::{Interner, Listed, WatchChange};
 use berth_model::LabelSelector;
-use berth_scheduler::objects::{Kind, Object, ObjectName};
+use berth_scheduler::objects::{ClusterObject, ObjectKind, ObjectName};
 
-/// A lean type that becomes an [`Object`].
+/// A lean type that becomes a [`ClusterObject`].
 pub trait LeanObject {
-    const KIND: Kind;
-    fn into_object(self, interner: &mut Interner) -> Object;
+    const KIND: ObjectKind;
+    fn into_object(self, interner: &mut Interner) -> ClusterObject;
     fn metadata(&self) -> &ObjectMeta;
 }
 
 /// Receiver of objects.
 pub trait ObjectSink {
-    fn apply_object(&mut self, object: Object);
-    fn delete_object(&mut self, kind: Kind, object: &ObjectName);
+    fn apply_object(&mut self, object: ClusterObject);
+    fn delete_object(&mut self, kind: ObjectKind, object: &ObjectName);
     /// A list of all objects of this kind was complete, with exactly these.
-    fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>);
+    fn retain_objects(&mut self, kind: ObjectKind, listed: &HashSet<ObjectName>);
 }
 
 /// State of one watch.
@@ -49,31 +49,35 @@ pub struct ObjectIndex {
 }
 
 impl ObjectIndex {
-    pub fn take<K: LeanObject>(&mut self, change: Change<K>, sink: &mut impl ObjectSink) {
+    pub fn take<K: LeanObject>(&mut self, change: WatchChange<K>, sink: &mut impl ObjectSink) {
         match change {
-            Change::ListBegins => self.listed.begin(),
-            Change::Apply(Ok(object)) => {
+            WatchChange::ListBegins => self.listed.begin(),
+            WatchChange::Apply(Ok(object)) => {
                 let meta = object.metadata();
                 self.listed.note(name_of(meta.namespace.as_deref(), meta.name.as_deref()));
                 sink.apply_object(object.into_object(&mut self.interner));
             }
             // It exists: the last version that could be read stays.
-            Change::Apply(Err(bad)) => self.listed.note(name_of(Some(&bad.id.namespace), Some(&bad.id.name))),
-            Change::Delete(id) => sink.delete_object(K::KIND, &name_of(Some(&id.namespace), Some(&id.name))),
-            Change::ListEnds => {
+            WatchChange::Apply(Err(bad)) => {
+                self.listed.note(name_of(Some(&bad.id.namespace), Some(&bad.id.name)))
+            }
+            WatchChange::Delete(id) => {
+                sink.delete_object(K::KIND, &name_of(Some(&id.namespace), Some(&id.name)))
+            }
+            WatchChange::ListEnds => {
                 self.listed_once = true;
                 sink.retain_objects(K::KIND, &self.listed.end());
             }
-            Change::NotServed => {
+            WatchChange::NotServed => {
                 self.listed_once = true;
                 sink.retain_objects(K::KIND, &HashSet::new());
             }
             // Treated as empty: the server need not serve every kind, and pods that don't use it need not wait.
-            Change::Refused if !self.listed_once => {
+            WatchChange::Refused if !self.listed_once => {
                 self.listed_once = true;
                 sink.retain_objects(K::KIND, &HashSet::new());
             }
-            Change::Refused => {}
+            WatchChange::Refused => {}
         }
     }
 }
@@ -91,12 +95,12 @@ pub struct LeanNamespace {
 }
 
 impl LeanObject for LeanNamespace {
-    const KIND: Kind = Kind::Namespace;
+    const KIND: ObjectKind = ObjectKind::Namespace;
 
-    fn into_object(self, interner: &mut Interner) -> Object {
+    fn into_object(self, interner: &mut Interner) -> ClusterObject {
         let name: Arc<str> = interner.text(self.metadata.name.as_deref().unwrap_or_default());
         let labels = interner.labels(&self.metadata.labels.unwrap_or_default());
-        Object::Namespace { name, labels }
+        ClusterObject::Namespace { name, labels }
     }
 
     fn metadata(&self) -> &ObjectMeta {
@@ -134,7 +138,7 @@ impl Selects {
     }
 }
 
-/// Defines a kind of [`Kind::SPREADING`], to watch with `Api`.
+/// Defines a kind of [`ObjectKind::SPREADING`], to watch with `Api`.
 macro_rules! selecting {
     ($lean:ident, $kind:ident, $inherit:path, $selects:ident) => {
         #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
@@ -154,13 +158,17 @@ macro_rules! selecting {
         }
 
         impl LeanObject for $lean {
-            const KIND: Kind = Kind::$kind;
+            const KIND: ObjectKind = ObjectKind::$kind;
 
-            fn into_object(self, interner: &mut Interner) -> Object {
+            fn into_object(self, interner: &mut Interner) -> ClusterObject {
                 let mut text = |text: Option<String>| interner.text(text.as_deref().unwrap_or_default());
                 let (namespace, name) = (text(self.metadata.namespace), text(self.metadata.name));
                 let selector = self.spec.read(interner);
-                Object::Selecting { kind: Kind::$kind, name: ObjectName { namespace, name }, selector }
+                ClusterObject::Selecting {
+                    kind: ObjectKind::$kind,
+                    name: ObjectName { namespace, name },
+                    selector,
+                }
             }
 
             fn metadata(&self) -> &ObjectMeta {
@@ -187,7 +195,8 @@ mod tests {
     fn selector<K: LeanObject + serde::de::DeserializeOwned>(spec: &str) -> LabelSelector {
         let json = format!(r#"{{"metadata":{{"namespace":"x","name":"web"}},"spec":{spec}}}"#);
         let object: K = serde_json::from_str(&json).expect(&json);
-        let Object::Selecting { kind, name, selector } = object.into_object(&mut Interner::default()) else {
+        let ClusterObject::Selecting { kind, name, selector } = object.into_object(&mut Interner::default())
+        else {
             panic!("{json}")
         };
         assert_eq!((kind, &*name.namespace, &*name.name), (K::KIND, "x", "web"));

@@ -12,12 +12,12 @@ use super::status_writer::{ObjectStatus, StatusWriter, conditions};
 use super::{Interner, LeanObject, OptionalKind};
 use berth_crds::policy::{
     AllocationPolicy, AllocationPolicySpec, AllocationPolicyStatus, Effective, EffectiveLimit,
-    EffectivePreference, Operator, Selector,
+    EffectivePreference, NamespaceSelector, SelectorOperator,
 };
 use berth_scheduler::dispatch::MOST_AGENTS;
-use berth_scheduler::objects::{Kind, Object};
+use berth_scheduler::objects::{ClusterObject, ObjectKind};
 use berth_scheduler::policy::{Governs, Namespaces, Policy, PolicyStatus, StatusReason, Wishes};
-use berth_scheduler::rules::{Placement, PreferenceOrder, UtilisationLimit};
+use berth_scheduler::rules::{CellLimit, PlacementSettings, PreferenceOrder};
 
 /// A policy to watch with `Api<LeanAllocationPolicy>`: without its status, which only berth writes.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
@@ -34,10 +34,10 @@ impl OptionalKind for LeanAllocationPolicy {
 }
 
 impl LeanObject for LeanAllocationPolicy {
-    const KIND: Kind = Kind::AllocationPolicy;
+    const KIND: ObjectKind = ObjectKind::AllocationPolicy;
 
-    fn into_object(self, interner: &mut Interner) -> Object {
-        Object::Policy(Box::new(read(self, interner)))
+    fn into_object(self, interner: &mut Interner) -> ClusterObject {
+        ClusterObject::Policy(Box::new(read(self, interner)))
     }
 
     fn metadata(&self) -> &ObjectMeta {
@@ -83,12 +83,12 @@ fn governs(spec: &AllocationPolicySpec, interner: &mut Interner) -> Result<Gover
     Ok(Governs { schedulers: sorted(&spec.governs.scheduler_names), namespaces })
 }
 
-pub(super) fn lean(selector: &Selector) -> LeanLabelSelector {
+pub(super) fn lean(selector: &NamespaceSelector) -> LeanLabelSelector {
     let operator = |operator| match operator {
-        Operator::In => "In",
-        Operator::NotIn => "NotIn",
-        Operator::Exists => "Exists",
-        Operator::DoesNotExist => "DoesNotExist",
+        SelectorOperator::In => "In",
+        SelectorOperator::NotIn => "NotIn",
+        SelectorOperator::Exists => "Exists",
+        SelectorOperator::DoesNotExist => "DoesNotExist",
     };
     let expressions = selector.match_expressions.iter().map(|requirement| LeanRequirement {
         key: requirement.key.clone(),
@@ -121,7 +121,7 @@ fn wishes(spec: &AllocationPolicySpec) -> Result<Wishes, Arc<str>> {
         let cpu = percent("utilisationLimit.cpuPercent", limit.cpu_percent)?;
         let memory = percent("utilisationLimit.memoryPercent", limit.memory_percent)?;
         let topology_key = limit.topology_key.as_deref().map(Arc::from);
-        Ok::<_, Arc<str>>(UtilisationLimit { cpu, memory, topology_key })
+        Ok::<_, Arc<str>>(CellLimit { cpu, memory, topology_key })
     });
     let memory = within("cacheMemoryMiB", spec.cache_memory_mib, 65_536)?;
     Ok(Wishes {
@@ -185,7 +185,7 @@ fn render(status: &PolicyStatus, before: &AllocationPolicyStatus, now: &str) -> 
     }
 }
 
-fn effective(placement: &Placement) -> Effective {
+fn effective(placement: &PlacementSettings) -> Effective {
     let preferences = placement.order.preferences().iter().map(|(name, steps)| EffectivePreference {
         name: *name,
         steps: (*steps > 0).then_some(i64::from(*steps)),
@@ -216,7 +216,9 @@ mod tests {
                 "generation":3,"creationTimestamp":"2026-11-22T10:00:00Z"}},"spec":{spec}}}"#
         );
         let object: LeanAllocationPolicy = serde_json::from_str(&json).expect(&json);
-        let Object::Policy(policy) = object.into_object(&mut Interner::default()) else { panic!("{json}") };
+        let ClusterObject::Policy(policy) = object.into_object(&mut Interner::default()) else {
+            panic!("{json}")
+        };
         *policy
     }
 
@@ -239,7 +241,7 @@ mod tests {
         assert_eq!(wishes.packing, Some(Packing::MostAllocated));
         assert_eq!((wishes.candidate_width, wishes.cache_bytes), (Some(5), Some(2 << 20)));
         assert_eq!(wishes.agents, Some(3));
-        assert_eq!(wishes.limit, Some(UtilisationLimit { cpu: Some(80), ..UtilisationLimit::default() }));
+        assert_eq!(wishes.limit, Some(CellLimit { cpu: Some(80), ..CellLimit::default() }));
         let order = wishes.order.unwrap();
         let expected = [(Preference::NodeResourcesFit, 8), (Preference::PodTopologySpread, 0)];
         assert_eq!(order.preferences(), expected);

@@ -12,11 +12,11 @@ use super::lean::{lean_meta, nullable};
 use super::policies::lean;
 use super::status_writer::{ObjectStatus, StatusWriter, conditions};
 use super::{Interner, LeanObject, OptionalKind};
-use berth_crds::quota::{self as api, Amount, QuotaSpec, Summary};
-use berth_scheduler::objects::{Kind, Object};
+use berth_crds::quota::{self as api, QuotaAmount, QuotaSpec, QuotaSummary};
+use berth_scheduler::objects::{ClusterObject, ObjectKind};
 use berth_scheduler::policy::Namespaces;
 use berth_scheduler::policy::StatusReason;
-use berth_scheduler::quota::{Limit, Limits, Quota, QuotaStatus, Reclaim, Resource, Scope, Standing};
+use berth_scheduler::quota::{Limit, Limits, Quota, QuotaReport, QuotaResource, QuotaUsage, Reclaim, Scope};
 
 /// A quota to watch with `Api<LeanQuota>`: without its status, which only berth writes.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
@@ -33,10 +33,10 @@ impl OptionalKind for LeanQuota {
 }
 
 impl LeanObject for LeanQuota {
-    const KIND: Kind = Kind::Quota;
+    const KIND: ObjectKind = ObjectKind::Quota;
 
-    fn into_object(self, interner: &mut Interner) -> Object {
-        Object::Quota(Box::new(read(self, interner)))
+    fn into_object(self, interner: &mut Interner) -> ClusterObject {
+        ClusterObject::Quota(Box::new(read(self, interner)))
     }
 
     fn metadata(&self) -> &ObjectMeta {
@@ -86,9 +86,9 @@ fn scope(spec: &QuotaSpec, interner: &mut Interner) -> Result<Scope, Arc<str>> {
 
 /// Validates the limits again: the API server may have another version of the CRD.
 fn limits(spec: &QuotaSpec) -> Result<Limits, Arc<str>> {
-    let limit = |field: &str, amounts: &Option<BTreeMap<String, Amount>>| {
-        let amount = |(name, amount): (&String, &Amount)| {
-            let resource = Resource::of(name);
+    let limit = |field: &str, amounts: &Option<BTreeMap<String, QuotaAmount>>| {
+        let amount = |(name, amount): (&String, &QuotaAmount)| {
+            let resource = QuotaResource::of(name);
             let read = resource.amount(&amount.to_string());
             let read = read.map_err(|error| Arc::from(format!("spec.{field}[{name}]: {error}")));
             read.map(|amount| (resource, amount))
@@ -101,7 +101,7 @@ fn limits(spec: &QuotaSpec) -> Result<Limits, Arc<str>> {
         return Err("spec has neither guaranteed nor maximum: set at least one of them".into());
     }
     let more =
-        |(resource, amount): &(&Resource, i64)| maximum.get(resource).is_some_and(|most| *amount > most);
+        |(resource, amount): &(&QuotaResource, i64)| maximum.get(resource).is_some_and(|most| *amount > most);
     if let Some((resource, _)) = guaranteed.iter().find(more) {
         return Err(format!("spec.guaranteed[{}] is more than the maximum", resource.name()).into());
     }
@@ -109,9 +109,9 @@ fn limits(spec: &QuotaSpec) -> Result<Limits, Arc<str>> {
 }
 
 /// Writes statuses of quotas. Cheap to clone.
-pub type QuotaWriter = StatusWriter<QuotaStatus>;
+pub type QuotaWriter = StatusWriter<QuotaReport>;
 
-impl ObjectStatus for QuotaStatus {
+impl ObjectStatus for QuotaReport {
     type Object = api::Quota;
 
     fn name(&self) -> &Arc<str> {
@@ -143,7 +143,7 @@ fn patch_of(before: &api::QuotaStatus, after: &api::QuotaStatus) -> Value {
 }
 
 /// Renders the status that replaces `before`.
-fn render(status: &QuotaStatus, before: &api::QuotaStatus, now: &str) -> api::QuotaStatus {
+fn render(status: &QuotaReport, before: &api::QuotaStatus, now: &str) -> api::QuotaStatus {
     let contested = status.contested.as_deref();
     let shortfall = status.shortfall.as_ref().map(|shortfall| &*shortfall.0);
     let wait = format!("{} wait for room in the quota", status.waiting);
@@ -168,7 +168,7 @@ fn render(status: &QuotaStatus, before: &api::QuotaStatus, now: &str) -> api::Qu
             shortfall.unwrap_or("the nodes can provide all guarantees"),
         ),
     ];
-    let by_name = |amount: fn(&Standing) -> Option<i128>| {
+    let by_name = |amount: fn(&QuotaUsage) -> Option<i128>| {
         let shown = status.standing.iter().filter_map(|standing| {
             let resource = &standing.resource;
             Some((resource.name().to_owned(), resource.show(amount(standing)?)))
@@ -177,7 +177,7 @@ fn render(status: &QuotaStatus, before: &api::QuotaStatus, now: &str) -> api::Qu
     };
     let used = by_name(|standing| Some(standing.used));
     let borrowed = by_name(|standing| Some(standing.borrowed).filter(|amount| *amount > 0));
-    let summary = Summary {
+    let summary = QuotaSummary {
         used: in_words(&used),
         guaranteed: in_words(&by_name(|standing| standing.guaranteed.map(i128::from))),
         maximum: in_words(&by_name(|standing| standing.maximum.map(i128::from))),
@@ -247,14 +247,14 @@ mod tests {
 
     #[test]
     fn a_status_says_what_is_used_and_takes_out_what_is_not_named_any_more() {
-        let standing = |resource: &str, used, borrowed, guaranteed, maximum| Standing {
-            resource: Resource::of(resource),
+        let standing = |resource: &str, used, borrowed, guaranteed, maximum| QuotaUsage {
+            resource: QuotaResource::of(resource),
             used,
             borrowed,
             guaranteed,
             maximum,
         };
-        let status = QuotaStatus {
+        let status = QuotaReport {
             name: "q".into(),
             uid: "u".into(),
             observed_generation: 2,
@@ -273,8 +273,8 @@ mod tests {
         let mut before = api::QuotaStatus::default();
         before.used.insert("pods".into(), "3".into());
         let after = render(&status, &before, "T1");
-        let said = |summary: &Summary| {
-            let Summary { used, guaranteed, maximum, borrowed } = summary.clone();
+        let said = |summary: &QuotaSummary| {
+            let QuotaSummary { used, guaranteed, maximum, borrowed } = summary.clone();
             [used, guaranteed, maximum, borrowed]
         };
         assert_eq!(said(&after.summary), ["cpu 3, memory 0", "cpu 2", "memory 2Gi", "cpu 1"]);

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::client::Body;
 use serde::Serialize;
 
-use super::backlog::{Condition, Event, What};
+use super::backlog::{Event, PodEventKind, UnscheduledCondition};
 use super::client;
 use berth_model::PodRef;
 
@@ -58,8 +58,8 @@ impl<'a> ConditionPatch<'a> {
     }
 }
 
-impl<'a> From<&'a Condition> for ConditionPatch<'a> {
-    fn from(condition: &'a Condition) -> Self {
+impl<'a> From<&'a UnscheduledCondition> for ConditionPatch<'a> {
+    fn from(condition: &'a UnscheduledCondition) -> Self {
         ConditionPatch::new(
             &condition.pod.uid,
             PodCondition {
@@ -124,21 +124,21 @@ impl<'a> EventBody<'a> {
     pub fn new(event: &'a Event, host: &str) -> Self {
         let pod = &event.pod;
         let (event_type, reason, action, note) = match &event.what {
-            What::Scheduled { node } => (
+            PodEventKind::Scheduled { node } => (
                 "Normal",
                 "Scheduled",
                 "Binding",
                 format!("Successfully assigned {}/{} to {node}", pod.namespace, pod.name),
             ),
-            What::FailedScheduling { message } => {
+            PodEventKind::FailedScheduling { message } => {
                 ("Warning", "FailedScheduling", "Scheduling", note_of(message))
             }
-            What::Preempted { by, node } => {
+            PodEventKind::Preempted { by, node } => {
                 ("Normal", "Preempted", "Preempting", format!("Preempted by pod {} on node {node}", by.uid))
             }
         };
         let related = match &event.what {
-            What::Preempted { by, .. } => Some(by),
+            PodEventKind::Preempted { by, .. } => Some(by),
             _ => None,
         };
         // Reported by the preemptor's scheduler: a victim may be a pod of another scheduler.
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_condition_is_written_as_kube_scheduler_writes_it() {
-        let mut condition = Condition {
+        let mut condition = UnscheduledCondition {
             pod: pod(),
             reason: "Unschedulable",
             message: "0/1 nodes are available: 1 Insufficient cpu.".into(),
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn events_are_written_as_kube_scheduler_writes_them() {
-        let scheduled = Event { pod: pod(), what: What::Scheduled { node: "n1".into() }, at: time() };
+        let scheduled = Event { pod: pod(), what: PodEventKind::Scheduled { node: "n1".into() }, at: time() };
         assert_eq!(
             serde_json::to_value(EventBody::new(&scheduled, "host-1")).expect("JSON"),
             json!({
@@ -268,7 +268,7 @@ mod tests {
             })
         );
         let failed = Event {
-            what: What::FailedScheduling { message: "no nodes available to schedule pods".into() },
+            what: PodEventKind::FailedScheduling { message: "no nodes available to schedule pods".into() },
             ..scheduled
         };
         let failed = EventBody::new(&failed, "host-1");

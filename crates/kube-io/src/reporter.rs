@@ -22,7 +22,7 @@ use super::backlog::{Backlog, Item};
 use super::client::{self, STRATEGIC_MERGE_PATCH};
 use super::report_json::{ConditionPatch, EventBody};
 use super::retry::{self, Abandoned, BACKOFF, Failure, retry};
-use berth_model::Report;
+use berth_model::PodReport;
 
 /// At about 1 KiB per entry, at most 64 MiB: a condition and an event for each of 32,768 pods.
 const BACKLOG_MAX: usize = 65_536;
@@ -69,7 +69,7 @@ impl Reporter {
     }
 
     /// Queues a report with the current time. Never waits for the network.
-    pub fn report(&self, report: Report) {
+    pub fn report(&self, report: PodReport) {
         self.shared.backlog.lock().push(report, Timestamp::now());
         self.shared.pushed.notify_one();
     }
@@ -262,14 +262,14 @@ mod tests {
         }
     }
 
-    fn failed(name: String) -> Report {
+    fn failed(name: String) -> PodReport {
         let pod = PodRef {
             namespace: "x".into(),
             uid: format!("uid-{name}").into(),
             name: name.into(),
             scheduler_name: "berth".into(),
         };
-        Report::Failed {
+        PodReport::Failed {
             pod,
             reason: "Unschedulable",
             message: "no room".into(),

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::client::{Answer, exchange, request};
-use super::watch::{Change, WatchCounters, watch_while_served};
+use super::watch::{WatchChange, WatchCounters, watch_while_served};
 
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// Pause after a failed discovery request, and before a watch that ended is restarted.
@@ -32,7 +32,7 @@ pub async fn watch_if_served<K>(
     client: Client,
     counters: &WatchCounters,
     chosen: impl Fn(K::DynamicType),
-    mut sink: impl FnMut(Change<K>),
+    mut sink: impl FnMut(WatchChange<K>),
 ) where
     K: OptionalKind + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -66,9 +66,9 @@ pub async fn watch_if_served<K>(
 }
 
 /// A 404 is reliable: a starting API server answers 503 for kinds that it has not loaded.
-fn report_absent<K>(kind: &str, sink: &mut impl FnMut(Change<K>)) {
+fn report_absent<K>(kind: &str, sink: &mut impl FnMut(WatchChange<K>)) {
     tracing::info!(kind, "the cluster does not have this kind");
-    sink(Change::NotServed);
+    sink(WatchChange::NotServed);
 }
 
 /// Returns the preferred version of the kind among those that the server serves.
@@ -184,12 +184,12 @@ mod tests {
             |version| versions.lock().push(K::version(&version).into_owned()),
             |change| {
                 told.push(match change {
-                    Change::ListBegins => "begin",
-                    Change::Apply(_) => "apply",
-                    Change::Delete(_) => "delete",
-                    Change::ListEnds => "end",
-                    Change::NotServed => "not served",
-                    Change::Refused => "refused",
+                    WatchChange::ListBegins => "begin",
+                    WatchChange::Apply(_) => "apply",
+                    WatchChange::Delete(_) => "delete",
+                    WatchChange::ListEnds => "end",
+                    WatchChange::NotServed => "not served",
+                    WatchChange::Refused => "refused",
                 });
             },
         );

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::client::{self, MERGE_PATCH};
 use super::retry::{self, Abandoned, Failure, PATIENT, retry};
-use berth_crds::policy::Condition;
+use berth_crds::policy::PolicyCondition;
 
 /// Maximum number of waiting statuses. The status of a further object is dropped until it changes again.
 const MOST_WAITING: usize = 4096;
@@ -120,14 +120,14 @@ fn now() -> String {
 /// transition time.
 pub fn conditions(
     conditions: &[(&str, bool, &str, &str)],
-    before: &[Condition],
+    before: &[PolicyCondition],
     generation: i64,
     now: &str,
-) -> Vec<Condition> {
+) -> Vec<PolicyCondition> {
     let condition = |(type_, is_true, reason, message): &(&str, bool, &str, &str)| {
         let status = if *is_true { "True" } else { "False" };
         let known = before.iter().find(|known| known.type_ == *type_ && known.status == status);
-        Condition {
+        PolicyCondition {
             type_: (*type_).to_owned(),
             status: status.to_owned(),
             observed_generation: generation,

@@ -13,8 +13,8 @@ mod usage;
 
 pub use api::{ApiError, Recommending};
 pub use checkpoints::{DIMENSIONS, FoundCheckpoint, OPEN_WINDOWS, Saved, Written};
-pub use events::{EVICTIONS_MAX, Eviction};
+pub use events::{EVICTIONS_MAX, PressureEviction};
 pub(crate) use objects::{Quantities, amounts, quantity, read_vpa};
 pub use objects::{USAGE, status_patch};
-pub use owners::{Owners, TopOwner};
+pub use owners::{OwnerResolver, TopOwner};
 pub use usage::{ContainerUsage, PodUsage};

@@ -30,7 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A change that a watch passes to its sink.
 #[derive(Debug)]
-pub enum Change<K> {
+pub enum WatchChange<K> {
     /// A complete list follows as `Apply`s. If it breaks off, another `ListBegins` replaces it.
     ListBegins,
     /// An object exists or was changed.
@@ -65,7 +65,7 @@ pub async fn watch<K>(
     client: Client,
     field_selector: Option<&str>,
     counters: &WatchCounters,
-    mut sink: impl FnMut(Change<K>),
+    mut sink: impl FnMut(WatchChange<K>),
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     K::DynamicType: Default,
@@ -86,7 +86,7 @@ pub(super) async fn watch_while_served<K>(
     client: Client,
     version: &K::DynamicType,
     counters: &WatchCounters,
-    sink: &mut impl FnMut(Change<K>),
+    sink: &mut impl FnMut(WatchChange<K>),
 ) where
     K: Resource<DynamicType: Clone> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -133,7 +133,7 @@ async fn follow<K: Resource>(
     stream: impl Stream<Item = watcher::Result<Event<Guarded<K>>>>,
     counters: &WatchCounters,
     complaints: &mut Complaints,
-    sink: &mut impl FnMut(Change<K>),
+    sink: &mut impl FnMut(WatchChange<K>),
     optional: bool,
 ) -> End {
     let mut stream = std::pin::pin!(stream);
@@ -145,7 +145,7 @@ async fn follow<K: Resource>(
             complaints.recovered();
         }
         match event {
-            Ok(Event::Init) => sink(Change::ListBegins),
+            Ok(Event::Init) => sink(WatchChange::ListBegins),
             Ok(Event::InitApply(object) | Event::Apply(object)) => {
                 count(&counters.events);
                 let object = object.into_result();
@@ -153,15 +153,15 @@ async fn follow<K: Resource>(
                     count(&counters.bad_objects);
                     complaints.bad_object(bad);
                 }
-                sink(Change::Apply(object));
+                sink(WatchChange::Apply(object));
             }
             Ok(Event::Delete(mut object)) => {
                 count(&counters.events);
-                sink(Change::Delete(ObjectId::take(object.meta_mut())));
+                sink(WatchChange::Delete(ObjectId::take(object.meta_mut())));
             }
             Ok(Event::InitDone) => {
                 count(&counters.lists);
-                sink(Change::ListEnds);
+                sink(WatchChange::ListEnds);
             }
             Err(error) if optional && status_code(&error) == Some(404) => return End::NotServed,
             Err(error) => {
@@ -170,7 +170,7 @@ async fn follow<K: Resource>(
                 if matches!(error, watcher::Error::InitialListFailed(_))
                     && matches!(status_code(&error), Some(403 | 404))
                 {
-                    sink(Change::Refused);
+                    sink(WatchChange::Refused);
                 }
                 // kube's watcher lists again after a 410 in an event, but not when the watch request itself gets a 410.
                 if matches!(status_code(&error), Some(410)) {
@@ -301,15 +301,15 @@ mod tests {
             })
         };
         let mut told = Vec::new();
-        let sink = |change: Change<Pod>| {
+        let sink = |change: WatchChange<Pod>| {
             told.push(match change {
-                Change::ListBegins => "begin".to_owned(),
-                Change::Apply(Ok(pod)) => format!("apply {}", pod.metadata.name.unwrap_or_default()),
-                Change::Apply(Err(bad)) => format!("bad {}", bad.id.name),
-                Change::Delete(id) => format!("delete {} {}", id.name, id.uid),
-                Change::ListEnds => "end".to_owned(),
-                Change::NotServed => "not served".to_owned(),
-                Change::Refused => "refused".to_owned(),
+                WatchChange::ListBegins => "begin".to_owned(),
+                WatchChange::Apply(Ok(pod)) => format!("apply {}", pod.metadata.name.unwrap_or_default()),
+                WatchChange::Apply(Err(bad)) => format!("bad {}", bad.id.name),
+                WatchChange::Delete(id) => format!("delete {} {}", id.name, id.uid),
+                WatchChange::ListEnds => "end".to_owned(),
+                WatchChange::NotServed => "not served".to_owned(),
+                WatchChange::Refused => "refused".to_owned(),
             });
         };
         tokio::select! {

@@ -21,13 +21,13 @@ use crate::scaling::LeanServiceScaler;
 use crate::vpa::{Quantities, amounts, quantity, read_vpa};
 use crate::watch::watch as watch_objects;
 use crate::{
-    Change, LeanReplicaSet, LeanReplicationController, LeanStatefulSet, Listed, LivePods, OptionalKind,
+    LeanReplicaSet, LeanReplicationController, LeanStatefulSet, Listed, LivePods, OptionalKind, WatchChange,
     WatchCounters, watch_if_served,
 };
 use berth_model::PerResource;
 use berth_rightsizing::apply::index::{ListState, NamespacedName, SizingKind, SizingObject, WorkloadObject};
 use berth_rightsizing::apply::{Range, Ranges, SizingIndex};
-use berth_rightsizing::recommend::{Owner, Vpa};
+use berth_rightsizing::recommend::{OwnerRef, Vpa};
 
 /// Time that a reader waits for the first list of a kind.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
@@ -93,25 +93,29 @@ impl WatchStore {
         K: SizingResource<DynamicType: Default>,
     {
         let Some(mut follower) = self.follower::<K>().filter(|_| !shared.contains(&K::KIND)) else { return };
-        watch_objects(client.clone(), None, counters, |change: Change<K>| follower(&change)).await;
+        watch_objects(client.clone(), None, counters, |change: WatchChange<K>| follower(&change)).await;
     }
 
     async fn optional<K: SizingResource + OptionalKind>(&self, client: &Client, counters: &WatchCounters) {
         let Some(mut follower) = self.follower::<K>() else { return };
-        watch_if_served(client.clone(), counters, |_| {}, |change: Change<K>| follower(&change)).await;
+        watch_if_served(client.clone(), counters, |_| {}, |change: WatchChange<K>| follower(&change)).await;
     }
 
     /// Returns the receiver of the changes of one watch; `None` if its kind is not kept.
-    pub fn follower<K: SizingResource>(&self) -> Option<impl FnMut(&Change<K>) + Send + 'static> {
+    pub fn follower<K: SizingResource>(&self) -> Option<impl FnMut(&WatchChange<K>) + Send + 'static> {
         let store = self.index.read().follows(K::KIND).then(|| self.clone())?;
         let mut listed = Listed::default();
-        Some(move |change: &Change<K>| store.take(&mut listed, change))
+        Some(move |change: &WatchChange<K>| store.take(&mut listed, change))
     }
 
-    fn take<K: SizingResource>(&self, listed: &mut Listed<BTreeSet<NamespacedName>>, change: &Change<K>) {
+    fn take<K: SizingResource>(
+        &self,
+        listed: &mut Listed<BTreeSet<NamespacedName>>,
+        change: &WatchChange<K>,
+    ) {
         match change {
-            Change::ListBegins => listed.begin(),
-            Change::Apply(Ok(object)) => {
+            WatchChange::ListBegins => listed.begin(),
+            WatchChange::Apply(Ok(object)) => {
                 let meta = object.meta();
                 let name = name_of(meta.namespace.as_deref(), meta.name.as_deref());
                 listed.note(name.clone());
@@ -119,22 +123,22 @@ impl WatchStore {
                 self.index.write().apply(K::KIND, name, object);
             }
             // The last version that could be read may be outdated, so it is not used.
-            Change::Apply(Err(bad)) => {
+            WatchChange::Apply(Err(bad)) => {
                 let name = name_of(Some(&bad.id.namespace), Some(&bad.id.name));
                 self.index.write().delete(K::KIND, &name);
             }
-            Change::Delete(id) => {
+            WatchChange::Delete(id) => {
                 self.index.write().delete(K::KIND, &name_of(Some(&id.namespace), Some(&id.name)));
             }
-            Change::ListEnds => {
+            WatchChange::ListEnds => {
                 self.index.write().retain(K::KIND, &listed.end());
                 self.listed.send_replace(());
             }
-            Change::NotServed => {
+            WatchChange::NotServed => {
                 self.index.write().not_served(K::KIND);
                 self.listed.send_replace(());
             }
-            Change::Refused => {
+            WatchChange::Refused => {
                 self.index.write().forbidden(K::KIND);
                 self.listed.send_replace(());
             }
@@ -368,7 +372,7 @@ fn workload(metadata: &ObjectMeta, label: Option<&str>, replicas: Option<i64>) -
     let controller = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
     SizingObject::Workload(WorkloadObject {
         uid: metadata.uid.as_deref().unwrap_or_default().into(),
-        owner: controller.map(|owner| Owner {
+        owner: controller.map(|owner| OwnerRef {
             api_version: owner.api_version.clone(),
             kind: owner.kind.clone(),
             name: owner.name.clone(),
@@ -452,11 +456,11 @@ mod tests {
             async move { names(&store).await }
         });
         tokio::task::yield_now().await;
-        follower(&Change::ListBegins);
-        follower(&Change::Apply(Ok(vpa("web"))));
+        follower(&WatchChange::ListBegins);
+        follower(&WatchChange::Apply(Ok(vpa("web"))));
         tokio::task::yield_now().await;
         assert!(!reader.is_finished());
-        follower(&Change::ListEnds);
+        follower(&WatchChange::ListEnds);
         assert_eq!(reader.await.expect("it ends"), Ok(vec!["web".to_owned()]));
     }
 
@@ -464,16 +468,16 @@ mod tests {
     async fn a_missing_kind_is_no_empty_list_and_a_refusal_says_what_to_check() {
         let store = store(&[SizingKind::Vpa]);
         let mut follower = store.follower::<LeanVpa>().expect("it is kept");
-        follower(&Change::NotServed);
+        follower(&WatchChange::NotServed);
         assert_eq!(names(&store).await, Err(VpasUnknown::NotServed));
-        follower(&Change::Refused);
+        follower(&WatchChange::Refused);
         assert_eq!(names(&store).await, Err(VpasUnknown::Forbidden));
-        follower(&Change::ListBegins);
-        follower(&Change::Apply(Ok(vpa("web"))));
-        follower(&Change::ListEnds);
+        follower(&WatchChange::ListBegins);
+        follower(&WatchChange::Apply(Ok(vpa("web"))));
+        follower(&WatchChange::ListEnds);
         assert_eq!(names(&store).await, Ok(vec!["web".to_owned()]));
         let id = crate::ObjectId { namespace: "shop".into(), name: "web".into(), uid: String::new() };
-        follower(&Change::Delete(id));
+        follower(&WatchChange::Delete(id));
         assert_eq!(names(&store).await, Ok(Vec::new()));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Labels, Owner, Requirement};
+use super::{Labels, PodOwner, Requirement};
 
 /// The part of a pod that the rules of other pods read. Pods made from one template mostly share one value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -13,7 +13,7 @@ pub struct Peer {
     /// The pod's own terms, which also constrain pods scheduled later.
     pub affinity: Arc<PodAffinity>,
     /// The pod's controller, which can make it a member of an allocation.
-    pub owner: Option<Owner>,
+    pub owner: Option<PodOwner>,
     /// The PodGroup named in `spec.schedulingGroup.podGroupName`.
     pub group: Option<Arc<str>>,
 }

@@ -31,13 +31,13 @@ pub use labels::Labels;
 pub use node::{Image, Node};
 pub use per_resource::{NodeSize, PerResource};
 pub use pod::{
-    Holding, HostPort, Owner, Pinned, Pod, PodSpec, PreemptionPolicy, Protocol, ScheduledCondition,
+    Holding, HostPort, Pinned, Pod, PodOwner, PodSpec, PreemptionPolicy, Protocol, ScheduledCondition,
     SpecError, Unsupported,
 };
 pub use pool::{Pool, SWEEP_AT_MIN};
 pub use preference::{Packing, Preference};
 pub use quantity::{Quantity, QuantityError};
-pub use report::{PodRef, Report};
+pub use report::{PodRef, PodReport};
 pub use resources::{Amounts, Extended, Usage};
 pub use selector::{FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement};
 pub use taints::{Effect, Taint, Toleration, TolerationOperator};

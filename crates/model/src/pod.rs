@@ -35,7 +35,7 @@ pub struct Pod {
     /// The part that the rules of other pods read; without the labels of its namespace.
     pub peer: Arc<Peer>,
     /// The pod's controller, for default topology spread.
-    pub owner: Option<Owner>,
+    pub owner: Option<PodOwner>,
     /// Volumes that restrict where the pod can run; `None`: no such volumes.
     pub volumes: Option<Arc<PodVolumes>>,
     /// Why the pod should not be moved, by its own annotations and volumes.
@@ -159,7 +159,7 @@ pub struct SpecError {
 
 /// The controller of a pod (`metadata.ownerReferences[controller=true]`), in the pod's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Owner {
+pub struct PodOwner {
     pub api_version: Arc<str>,
     pub kind: Arc<str>,
     pub name: Arc<str>,

@@ -14,7 +14,7 @@ pub struct PodRef {
 
 /// One report. Texts equal kube-scheduler's byte for byte: autoscalers and users parse them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Report {
+pub enum PodReport {
     /// Event `Scheduled`; the API server sets the condition itself on binding.
     Scheduled { pod: PodRef, node: Arc<str> },
     /// Event `Preempted`: the pod is evicted from the node for a pod with higher priority.

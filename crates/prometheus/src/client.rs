@@ -11,8 +11,8 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::config::{PrometheusConfig, Secret};
-use super::counters::Counters;
-use super::decode::{Answer, DecodeError, Decoder};
+use super::counters::QueryCounters;
+use super::decode::{DecodeError, Decoder, ResponseSummary};
 use super::error::SourceError;
 use super::query::Points;
 use super::series::Series;
@@ -62,7 +62,7 @@ pub(super) struct PrometheusClient {
     /// For messages.
     url: String,
     config: PrometheusConfig,
-    counters: Counters,
+    counters: QueryCounters,
     patience: Patience,
 }
 
@@ -128,7 +128,7 @@ impl PrometheusClient {
         let problem = |problem: String| berth_model::InvalidField { field: "prometheus.url", problem };
         let http = builder.build().map_err(|error| problem(with_causes(&error)))?;
         let http = Client::from(http, &url).map_err(|error| problem(with_causes(&error)))?;
-        Ok(Self { http, url, config, counters: Counters::default(), patience })
+        Ok(Self { http, url, config, counters: QueryCounters::default(), patience })
     }
 
     pub fn config(&self) -> &PrometheusConfig {
@@ -139,7 +139,7 @@ impl PrometheusClient {
         self.url.clone()
     }
 
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &QueryCounters {
         &self.counters
     }
 
@@ -242,7 +242,7 @@ impl PrometheusClient {
         query: &str,
         mut decoder: Decoder,
         mut sink: impl FnMut(Series<'_>),
-    ) -> Result<Answer, SourceError> {
+    ) -> Result<ResponseSummary, SourceError> {
         let explain = |source| SourceError::Answer { url: self.url(), query: query.to_owned(), source };
         let bytes_max = u64::from(self.config.max_response_bytes);
         let mut bytes = 0;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::decode::Answer;
+use super::decode::ResponseSummary;
 use super::series::Skip;
 
 /// Monotonic counters since the start, for metrics.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct QueryCounters {
     /// A request takes milliseconds: this lock is never contended.
     requests: Mutex<BTreeMap<u16, RequestCount>>,
     series: AtomicU64,
@@ -38,7 +38,7 @@ pub struct RequestCount {
     pub waited: Duration,
 }
 
-impl Counters {
+impl QueryCounters {
     /// HTTP method of all requests, as a metric label.
     pub const METHOD: &'static str = "POST";
 
@@ -89,7 +89,7 @@ impl Counters {
         self.halved.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn answer(&self, answer: &Answer) {
+    pub(super) fn answer(&self, answer: &ResponseSummary) {
         self.series.fetch_add(answer.series, Ordering::Relaxed);
         self.samples.fetch_add(answer.samples, Ordering::Relaxed);
         for reason in Skip::ALL {

@@ -10,7 +10,7 @@ use super::split::{NotJson, Part, Splitter};
 
 /// Summary of a response besides its series.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Answer {
+pub struct ResponseSummary {
     /// Series passed on.
     pub series: u64,
     /// Samples passed on.
@@ -66,7 +66,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The response is incomplete, Prometheus rejected the query, or it is not a Prometheus response of this type.
-    pub fn finish(self) -> Result<Answer, DecodeError> {
+    pub fn finish(self) -> Result<ResponseSummary, DecodeError> {
         if !self.splitter.is_complete() {
             return Err(DecodeError::Truncated { bytes: self.splitter.bytes() });
         }
@@ -84,7 +84,7 @@ struct Reader {
     has_type: bool,
     wrong_type: Option<DecodeError>,
     has_list: bool,
-    answer: Answer,
+    answer: ResponseSummary,
     found: SeriesBuffers,
 }
 
@@ -99,7 +99,7 @@ impl Reader {
             has_type: false,
             wrong_type: None,
             has_list: false,
-            answer: Answer::default(),
+            answer: ResponseSummary::default(),
             found: SeriesBuffers::default(),
         }
     }
@@ -139,7 +139,7 @@ impl Reader {
         }
     }
 
-    fn finish(self) -> Result<Answer, DecodeError> {
+    fn finish(self) -> Result<ResponseSummary, DecodeError> {
         if self.status == "error" {
             return Err(DecodeError::Refused { error_type: self.error_type, error: self.error });
         }

@@ -11,7 +11,7 @@ use super::error::SourceError;
 use super::query::{Namespaces, groups, namespace_matcher, selector};
 use super::series::ResultType;
 use super::series::Series;
-use super::source::{PrometheusSource, Summary};
+use super::source::{PrometheusSource, ReadSummary};
 
 /// A fact about all pods, controllers or containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,9 +115,9 @@ impl PrometheusSource {
         namespaces: Namespaces<'_>,
         now: Timestamp,
         mut sink: impl FnMut(FactRow<'_>) + Send,
-    ) -> Result<Summary, SourceError> {
+    ) -> Result<ReadSummary, SourceError> {
         let client = self.client();
-        let mut summary = Summary::default();
+        let mut summary = ReadSummary::default();
         for group in groups(namespaces) {
             let query = fact.query(client.config(), &group);
             let response =

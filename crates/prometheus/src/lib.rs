@@ -23,12 +23,12 @@ pub(crate) mod tests;
 
 pub use config::is_name;
 pub use config::{BasicAuth, LabelNames, PrometheusConfig, Secret};
-pub use counters::{Counters, REQUEST_SECONDS, RequestCount};
-pub use decode::{Answer, DecodeError, Decoder};
+pub use counters::{QueryCounters, REQUEST_SECONDS, RequestCount};
+pub use decode::{DecodeError, Decoder, ResponseSummary};
 pub use error::SourceError;
 pub use facts::{Fact, FactRow, Missing};
 pub use metric::{Matcher, MatcherError, Metric, MetricKind};
 pub use query::{Namespaces, Points};
 pub use series::{ResultType, Series, Skip, Skipped};
 pub use signal::{ServiceName, SignalKind, filled, signal, success_rate};
-pub use source::{PrometheusSource, Summary};
+pub use source::{PrometheusSource, ReadSummary};

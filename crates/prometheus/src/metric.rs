@@ -1,6 +1,6 @@
 //! Queries for metrics besides those of CPU and memory. No I/O.
 
-use berth_rightsizing::usage::Scope;
+use berth_rightsizing::usage::SeriesScope;
 use std::fmt::{self, Write};
 
 use schemars::JsonSchema;
@@ -26,7 +26,7 @@ pub struct Metric {
     /// Name in Prometheus.
     pub name: String,
     pub kind: MetricKind,
-    pub scope: Scope,
+    pub scope: SeriesScope,
     /// Only series with these labels.
     pub matchers: Vec<Matcher>,
     /// Labels of the parts of a container or pod, such as network interfaces: the values of the parts are summed. Series that differ
@@ -90,7 +90,7 @@ impl Metric {
             let _ = write!(text, "{matcher}, ");
         }
         let _ = write!(text, r#"{pod}=~".+""#);
-        if self.scope == Scope::Container {
+        if self.scope == SeriesScope::Container {
             let _ = write!(text, r#", {container}!="POD", {container}!="""#);
         }
         text.push('}');
@@ -114,8 +114,8 @@ impl Measure for &Metric {
         };
         let LabelNames { namespace, pod, container } = labels;
         let whole = match self.scope {
-            Scope::Container => format!("{namespace}, {pod}, {container}"),
-            Scope::Pod => format!("{namespace}, {pod}"),
+            SeriesScope::Container => format!("{namespace}, {pod}, {container}"),
+            SeriesScope::Pod => format!("{namespace}, {pod}"),
         };
         if self.sum_over.is_empty() {
             return format!("max by ({whole}) ({values})");
@@ -126,8 +126,8 @@ impl Measure for &Metric {
 
     fn labels(self, labels: &LabelNames) -> LabelNames {
         match self.scope {
-            Scope::Container => labels.clone(),
-            Scope::Pod => LabelNames { container: String::new(), ..labels.clone() },
+            SeriesScope::Container => labels.clone(),
+            SeriesScope::Pod => LabelNames { container: String::new(), ..labels.clone() },
         }
     }
 }
@@ -140,7 +140,7 @@ mod tests {
         Metric {
             name: "container_network_receive_bytes_total".to_owned(),
             kind: MetricKind::Rate,
-            scope: Scope::Pod,
+            scope: SeriesScope::Pod,
             matchers: Vec::new(),
             sum_over: vec!["interface".to_owned()],
         }
@@ -160,7 +160,7 @@ mod tests {
         let queue = Metric {
             name: "queue_length".to_owned(),
             kind: MetricKind::Gauge,
-            scope: Scope::Container,
+            scope: SeriesScope::Container,
             matchers: vec![Matcher::parse(r#"queue!~in"out"#).unwrap()],
             sum_over: Vec::new(),
         };

@@ -10,8 +10,8 @@ use tokio::task::JoinHandle;
 
 use super::client::{Failure, Patience, PrometheusClient, When};
 use super::config::{LabelNames, PrometheusConfig};
-use super::counters::Counters;
-use super::decode::{Answer, Decoder};
+use super::counters::QueryCounters;
+use super::decode::{Decoder, ResponseSummary};
 use super::error::SourceError;
 use super::metric::Metric;
 use super::query::{Measure, Namespaces, any_container, groups, slices};
@@ -23,7 +23,7 @@ const WARNINGS_MAX: usize = 20;
 
 /// Summary of a read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Summary {
+pub struct ReadSummary {
     /// Queries that succeeded.
     pub queries: u64,
     /// Series passed on: a container has one per slice and kind.
@@ -96,7 +96,7 @@ impl PrometheusSource {
     }
 
     /// Returns the counters since the start.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &QueryCounters {
         self.shared.client.counters()
     }
 
@@ -146,7 +146,7 @@ impl PrometheusSource {
         namespaces: Namespaces<'_>,
         now: Timestamp,
         sink: impl FnMut(UsageKind, Series<'_>) + Send,
-    ) -> Result<Summary, SourceError> {
+    ) -> Result<ReadSummary, SourceError> {
         self.read(&UsageKind::ALL, namespaces, self.past(now), now, sink).await
     }
 
@@ -160,7 +160,7 @@ impl PrometheusSource {
         namespaces: Namespaces<'_>,
         now: Timestamp,
         mut sink: impl FnMut(Series<'_>) + Send,
-    ) -> Result<Summary, SourceError> {
+    ) -> Result<ReadSummary, SourceError> {
         self.read(&[metric], namespaces, self.past(now), now, |_, series| sink(series)).await
     }
 
@@ -173,7 +173,7 @@ impl PrometheusSource {
         namespaces: Namespaces<'_>,
         now: Timestamp,
         sink: impl FnMut(UsageKind, Series<'_>) + Send,
-    ) -> Result<Summary, SourceError> {
+    ) -> Result<ReadSummary, SourceError> {
         self.read(&UsageKind::ALL, namespaces, present(now), now, sink).await
     }
 
@@ -187,7 +187,7 @@ impl PrometheusSource {
         namespaces: Namespaces<'_>,
         now: Timestamp,
         mut sink: impl FnMut(Series<'_>) + Send,
-    ) -> Result<Summary, SourceError> {
+    ) -> Result<ReadSummary, SourceError> {
         self.read(&[metric], namespaces, present(now), now, |_, series| sink(series)).await
     }
 
@@ -204,10 +204,10 @@ impl PrometheusSource {
         times: impl Iterator<Item = When> + Send,
         now: Timestamp,
         sink: impl FnMut(M, Series<'_>) + Send,
-    ) -> Result<Summary, SourceError> {
+    ) -> Result<ReadSummary, SourceError> {
         let groups = shared_groups(namespaces);
         if groups.is_empty() {
-            return Ok(Summary::default());
+            return Ok(ReadSummary::default());
         }
         let jobs = times.flat_map(|when| {
             let of = |group: &Arc<[String]>| {
@@ -225,9 +225,9 @@ impl PrometheusSource {
         mut jobs: impl Iterator<Item = Job<M>> + Send,
         now: Timestamp,
         mut sink: impl FnMut(M, Series<'_>) + Send,
-    ) -> Result<Summary, SourceError> {
+    ) -> Result<ReadSummary, SourceError> {
         let labels = self.labels(now).await?;
-        let mut summary = Summary::default();
+        let mut summary = ReadSummary::default();
         let mut points_max = i64::MAX;
         let mut ahead: VecDeque<Ahead<M>> = VecDeque::new();
         loop {
@@ -347,8 +347,8 @@ impl<M: Measure> Job<M> {
     }
 }
 
-impl Summary {
-    pub(super) fn add(&mut self, answer: Answer) {
+impl ReadSummary {
+    pub(super) fn add(&mut self, answer: ResponseSummary) {
         self.queries += 1;
         self.series += answer.series;
         self.samples += answer.samples;

@@ -26,7 +26,7 @@ impl UsageKind {
 /// What a series is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Scope {
+pub enum SeriesScope {
     /// One container of a pod.
     Container,
     /// A pod as a whole. A label of a container, if there is one, means nothing.

@@ -12,7 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::hints::Terms;
-use crate::rules::{CachedRule, Placement};
+use crate::rules::{CachedRule, PlacementSettings};
 use berth_model::{
     Identity, Labels, NodeAffinity, NodeSelectorTerm, PodAffinity, PodSpec, Toleration, VolumeZone,
 };
@@ -38,7 +38,7 @@ pub struct Class {
     /// is reserved.
     pub priority: i32,
     /// Placement settings of these pods' policy.
-    pub placement: Arc<Placement>,
+    pub placement: Arc<PlacementSettings>,
     /// Preferred pod affinity terms from hints, in addition to the pods' own.
     pub hints: Terms,
     /// Trait values by rule; `None` where the rule does not apply to this class.
@@ -115,7 +115,7 @@ struct ClassKey {
     identity: Identity,
     self_affine: bool,
     priority: i32,
-    placement: Arc<Placement>,
+    placement: Arc<PlacementSettings>,
     hints: Terms,
 }
 
@@ -149,7 +149,7 @@ pub struct Classifier {
     classes: HashMap<ClassKey, Arc<Class>>,
     named: Named,
     /// Settings for pods without a policy.
-    placement: Arc<Placement>,
+    placement: Arc<PlacementSettings>,
     /// Some node had a reservation.
     reservations: bool,
     traits: HashMap<Trait, TraitId>,
@@ -164,7 +164,7 @@ const MOST_UNUSED: usize = 4096;
 
 impl Classifier {
     /// Creates a classifier with the placement settings for pods without a policy.
-    pub fn new(placement: Arc<Placement>) -> Self {
+    pub fn new(placement: Arc<PlacementSettings>) -> Self {
         Classifier { placement, ..Classifier::default() }
     }
 
@@ -207,7 +207,7 @@ impl Classifier {
     /// Returns the class of a pod under a policy.
     pub fn classify_under(
         &mut self,
-        placement: Arc<Placement>,
+        placement: Arc<PlacementSettings>,
         spec: &Arc<PodSpec>,
         pod: &Identity,
         priority: i32,
@@ -218,7 +218,7 @@ impl Classifier {
     /// Returns the class of a pod with additional terms from hints.
     pub fn classify_hinted(
         &mut self,
-        placement: Arc<Placement>,
+        placement: Arc<PlacementSettings>,
         hints: Terms,
         spec: &Arc<PodSpec>,
         pod: &Identity,

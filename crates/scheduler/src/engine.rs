@@ -31,12 +31,14 @@ pub use snapshots::Statistics;
 
 use crate::agent::{Agent, AgentConfig, CacheStats, Part};
 use crate::dispatch::Estimator;
-use crate::gang::AllocationStatus;
+use crate::gang::GangStatus;
 use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
-use crate::quota::QuotaStatus;
-use crate::scheduler::{Action, Answer, Eviction, Sample, Scheduler, SchedulerConfig, Settled, Task};
-use berth_model::{PodRef, Report};
+use crate::quota::QuotaReport;
+use crate::scheduler::{
+    Action, Eviction, LatencySample, Scheduler, SchedulerConfig, Settled, Task, TaskResult,
+};
+use berth_model::{PodRef, PodReport};
 
 /// Sink for decisions. Called from agent threads and from every caller of an [`Engine`]; must not block.
 pub trait Outlet: Send + Sync + 'static {
@@ -49,14 +51,14 @@ pub trait Outlet: Send + Sync + 'static {
     fn evict(&self, eviction: Eviction, term: u64);
     /// Writes the pod's nominated node to its status, as decided in this leadership term.
     fn nominate(&self, pod: PodRef, node: Option<Arc<str>>, term: u64);
-    fn report(&self, report: Report);
+    fn report(&self, report: PodReport);
     /// Writes the status of an allocation.
-    fn tell_allocation(&self, status: AllocationStatus);
+    fn tell_allocation(&self, status: GangStatus);
     /// Writes the status of a policy: whether it is in force.
     fn tell_policy(&self, status: PolicyStatus);
     /// Writes the status of a quota: its usage.
-    fn tell_quota(&self, status: QuotaStatus);
-    fn observe(&self, sample: Sample);
+    fn tell_quota(&self, status: QuotaReport);
+    fn observe(&self, sample: LatencySample);
 }
 
 /// Handle to the engine. Cheap to clone.
@@ -272,7 +274,7 @@ impl AgentThread {
         }
     }
 
-    fn carry_out(&mut self, task: &Task) -> Answer {
+    fn carry_out(&mut self, task: &Task) -> TaskResult {
         let now = self.shared.started.elapsed();
         let laps = &mut self.laps;
         laps.clear();

@@ -10,7 +10,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::agent::{Agent, AgentConfig, CacheLimits, Choice};
+use crate::agent::{Agent, AgentChoice, AgentConfig, CacheLimits};
 use crate::class::{ClassId, Classifier};
 use crate::inventory::{Inventory, Ledger, Row};
 use crate::quota::{Account, Limit, Sums};
@@ -183,8 +183,8 @@ pub fn evaluate(
 ) -> (bool, String) {
     let class = Classifier::default().classify(spec, &Identity::default(), 0);
     match fresh_agent(inventory).choose(&class, Duration::ZERO, |_| {}) {
-        Choice::Node { .. } => (true, String::new()),
-        Choice::Nowhere(diagnosis) => (false, diagnosis.message(&class, policy)),
+        AgentChoice::Node { .. } => (true, String::new()),
+        AgentChoice::Nowhere(diagnosis) => (false, diagnosis.message(&class, policy)),
     }
 }
 

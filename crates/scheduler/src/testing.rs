@@ -5,12 +5,12 @@ use std::sync::Arc;
 use crate::agent::{AgentConfig, CacheLimits};
 use crate::dispatch::Estimator;
 use crate::engine::{Engine, Outlet};
-use crate::gang::AllocationStatus;
+use crate::gang::GangStatus;
 use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
-use crate::quota::QuotaStatus;
-use crate::scheduler::{Eviction, Sample, SchedulerConfig};
-use berth_model::{PodRef, Report};
+use crate::quota::QuotaReport;
+use crate::scheduler::{Eviction, LatencySample, SchedulerConfig};
+use berth_model::{PodRef, PodReport};
 
 struct Nowhere;
 
@@ -19,11 +19,11 @@ impl Outlet for Nowhere {
     fn claim(&self, _: ClaimOrder) {}
     fn evict(&self, _: Eviction, _: u64) {}
     fn nominate(&self, _: PodRef, _: Option<Arc<str>>, _: u64) {}
-    fn report(&self, _: Report) {}
-    fn tell_allocation(&self, _: AllocationStatus) {}
+    fn report(&self, _: PodReport) {}
+    fn tell_allocation(&self, _: GangStatus) {}
     fn tell_policy(&self, _: PolicyStatus) {}
-    fn tell_quota(&self, _: QuotaStatus) {}
-    fn observe(&self, _: Sample) {}
+    fn tell_quota(&self, _: QuotaReport) {}
+    fn observe(&self, _: LatencySample) {}
 }
 
 /// Calls `body` with an engine whose decisions go nowhere.

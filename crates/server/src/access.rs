@@ -38,12 +38,12 @@ struct Shared {
     reviewer: Reviewer,
     cache: Mutex<Cache>,
     slots: Semaphore,
-    counters: Counters,
+    counters: AccessCounters,
 }
 
 /// Results of requests.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct AccessCounters {
     pub allowed: AtomicU64,
     pub unauthenticated: AtomicU64,
     pub forbidden: AtomicU64,
@@ -55,7 +55,7 @@ pub struct Counters {
 
 /// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct User {
+pub struct Caller {
     pub name: String,
     pub groups: Vec<String>,
 }
@@ -108,15 +108,15 @@ impl Access {
             reviewer: Reviewer::new(client),
             cache: Mutex::default(),
             slots: Semaphore::new(REVIEWS_MAX),
-            counters: Counters::default(),
+            counters: AccessCounters::default(),
         }))
     }
 
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &AccessCounters {
         &self.0.counters
     }
 
-    /// Wraps `routes` with the access check. Handlers find the [`User`] in the request extensions.
+    /// Wraps `routes` with the access check. Handlers find the [`Caller`] in the request extensions.
     pub fn guard(&self, routes: Router) -> Router {
         routes.route_layer(from_fn_with_state(self.clone(), admit))
     }
@@ -134,7 +134,7 @@ impl Access {
     pub fn check<B>(
         &self,
         request: &HttpRequest<B>,
-    ) -> impl Future<Output = Result<User, Refusal>> + Send + use<B> {
+    ) -> impl Future<Output = Result<Caller, Refusal>> + Send + use<B> {
         // The request itself cannot be held across an await: its body is not `Sync`.
         let asked = AccessRequest::of(request);
         let access = self.clone();

@@ -9,21 +9,21 @@ use axum::http::StatusCode;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use berth_scheduler::repack::Report;
+use berth_scheduler::repack::FragmentationReport;
 
 /// One pass of the search.
 #[derive(Debug, Default)]
-pub struct Pass {
-    pub report: Report,
+pub struct FragmentationPass {
+    pub report: FragmentationReport,
     pub took: Duration,
 }
 
 /// The latest pass; `None` while no pod waits and in processes that do not lead.
 #[derive(Debug, Default)]
-pub struct Latest(Mutex<Option<Arc<Pass>>>);
+pub struct Latest(Mutex<Option<Arc<FragmentationPass>>>);
 
 impl Latest {
-    pub fn set(&self, pass: Pass) {
+    pub fn set(&self, pass: FragmentationPass) {
         *self.0.lock() = Some(Arc::new(pass));
     }
 
@@ -32,7 +32,7 @@ impl Latest {
         self.0.lock().take().is_some()
     }
 
-    pub fn get(&self) -> Option<Arc<Pass>> {
+    pub fn get(&self) -> Option<Arc<FragmentationPass>> {
         self.0.lock().clone()
     }
 }
@@ -46,7 +46,7 @@ pub(super) struct FragmentationResponse {
     /// Nodes that pods would be moved from.
     nodes: Vec<Arc<str>>,
     #[serde(flatten)]
-    report: Report,
+    report: FragmentationReport,
 }
 
 pub(super) async fn fragmentation(

@@ -7,7 +7,7 @@
 mod dashboard;
 mod quotas;
 
-use berth_telemetry::encode::{Labels, counters, gauges};
+use berth_telemetry::encode::{MetricLabels, counters, gauges};
 use berth_telemetry::{RecommenderMetrics, ScalerMetrics, UpdaterMetrics};
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use super::secure;
 use berth_kube_io::placement::BindCounters;
 use berth_kube_io::{Allocations, Reporter, WatchCounters};
 use berth_scheduler::engine::Engine;
-use berth_scheduler::scheduler::{AttemptResult, Sample};
+use berth_scheduler::scheduler::{AttemptResult, LatencySample};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -112,9 +112,9 @@ impl Histograms {
         self.requests.get_or_create(&label).observe(took.as_secs_f64());
     }
 
-    pub fn observe(&self, sample: Sample) {
+    pub fn observe(&self, sample: LatencySample) {
         match sample {
-            Sample::Attempt { result, took } => {
+            LatencySample::Attempt { result, took } => {
                 let result = match result {
                     AttemptResult::Scheduled => "scheduled",
                     AttemptResult::Unschedulable => "unschedulable",
@@ -123,7 +123,7 @@ impl Histograms {
                 let label = ResultLabel { result, profile: PROFILE };
                 self.attempt.get_or_create(&label).observe(took.as_secs_f64());
             }
-            Sample::Scheduled { waited, attempts } => {
+            LatencySample::Scheduled { waited, attempts } => {
                 let label = match attempts {
                     MOST_ATTEMPTS.. => format!("{MOST_ATTEMPTS}+"),
                     attempts => attempts.to_string(),
@@ -131,15 +131,15 @@ impl Histograms {
                 self.sli.get_or_create(&AttemptsLabel { attempts: label }).observe(waited.as_secs_f64());
                 self.attempts.observe(f64::from(attempts));
             }
-            Sample::CatchUp { rows } => self.catch_up.observe(rows as f64),
-            Sample::Victims { pods } => self.victims.observe(pods as f64),
+            LatencySample::CatchUp { rows } => self.catch_up.observe(rows as f64),
+            LatencySample::Victims { pods } => self.victims.observe(pods as f64),
         }
     }
 }
 
 /// Sources that are read at each scrape.
 #[derive(Clone)]
-pub struct Sources {
+pub struct MetricSources {
     pub engine: Engine,
     pub reporter: Reporter,
     pub allocations: Allocations,
@@ -150,7 +150,7 @@ pub struct Sources {
     pub object_watches: Arc<WatchCounters>,
     pub self_checks: Arc<SelfCheckCounters>,
     /// `None` without `serving.address`.
-    pub serving: Option<(Arc<secure::Counters>, Access)>,
+    pub serving: Option<(Arc<secure::TlsCounters>, Access)>,
     /// `None` while the recommender is disabled.
     pub recommender: Option<Arc<RecommenderMetrics>>,
     /// `None` while the updater is disabled.
@@ -174,7 +174,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    pub fn new(histograms: &Histograms, sources: Sources) -> Self {
+    pub fn new(histograms: &Histograms, sources: MetricSources) -> Self {
         let mut registry = Registry::default();
         let mut register = |name: &str, help: &str, histogram: Histogram| {
             registry.register(name, help, histogram);
@@ -224,7 +224,7 @@ impl Metrics {
     }
 }
 
-struct Scrape(Sources);
+struct Scrape(MetricSources);
 
 impl fmt::Debug for Scrape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -334,7 +334,7 @@ impl Scrape {
         )?;
         let agents: Vec<String> = (0..stats.dispatched.len()).map(|agent| agent.to_string()).collect();
         let labels: Vec<_> = agents.iter().map(|agent| [("agent", agent.as_str())]).collect();
-        let values: Vec<(Labels, u64)> =
+        let values: Vec<(MetricLabels, u64)> =
             labels.iter().zip(&stats.dispatched).map(|(label, count)| (label.as_slice(), *count)).collect();
         counters(to, "berth_dispatched", "Requests dispatched to each agent", &values)?;
         for (name, help, value) in [
@@ -371,19 +371,19 @@ impl Scrape {
         let stats = self.0.engine.cache_stats();
         let agents: Vec<String> = (0..stats.len()).map(|agent| agent.to_string()).collect();
         let labels: Vec<_> = agents.iter().map(|agent| [("agent", agent.as_str())]).collect();
-        let of = |value: fn(&berth_scheduler::agent::CacheStats) -> usize| -> Vec<(Labels, usize)> {
+        let of = |value: fn(&berth_scheduler::agent::CacheStats) -> usize| -> Vec<(MetricLabels, usize)> {
             labels.iter().zip(&stats).map(|(label, stats)| (label.as_slice(), value(stats))).collect()
         };
         gauges(to, "berth_cache_lists", "Ranked lists cached", &of(|stats| stats.lists))?;
         gauges(to, "berth_cache_rule_objects", "Rule objects cached", &of(|stats| stats.objects))?;
         gauges(to, "berth_cache_bytes", "Bytes of ranked lists and rule objects", &of(|stats| stats.bytes))?;
-        let evictions: Vec<(Labels, u64)> =
+        let evictions: Vec<(MetricLabels, u64)> =
             labels.iter().zip(&stats).map(|(label, stats)| (label.as_slice(), stats.evictions)).collect();
         counters(to, "berth_cache_evictions", "Ranked lists evicted", &evictions)
     }
 
     fn outside(&self, to: &mut DescriptorEncoder) -> fmt::Result {
-        let Sources {
+        let MetricSources {
             engine,
             reporter,
             allocations,
@@ -440,7 +440,7 @@ impl Scrape {
         ];
         for (name, help, read) in kinds {
             let labels = watches.map(|(resource, _)| [("resource", resource)]);
-            let values: Vec<(Labels, u64)> = labels
+            let values: Vec<(MetricLabels, u64)> = labels
                 .iter()
                 .zip(&watches)
                 .map(|(label, (_, watch))| (label.as_slice(), read(watch).load(Relaxed)))
@@ -506,7 +506,11 @@ fn fragmentation(to: &mut DescriptorEncoder, latest: &Latest) -> fmt::Result {
     gauge.encode(to.encode_descriptor(name, "Duration of the latest pass", None, gauge.metric_type())?)
 }
 
-fn serving(to: &mut DescriptorEncoder, serving: &secure::Counters, access: &access::Counters) -> fmt::Result {
+fn serving(
+    to: &mut DescriptorEncoder,
+    serving: &secure::TlsCounters,
+    access: &access::AccessCounters,
+) -> fmt::Result {
     let expiry = usize::try_from(serving.certificate_expiry.load(Relaxed)).unwrap_or(0);
     for (name, help, value) in [
         ("berth_serving_connections", "Open HTTPS connections", serving.open.load(Relaxed)),

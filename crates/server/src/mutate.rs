@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::body;
 use super::metrics::{Histograms, Verb};
-use super::review::{self, Request};
+use super::review::{self, ReviewRequest};
 use berth_config as config;
 use berth_kube_io::apply::NewPod;
 use berth_kube_io::read_new_pod;
@@ -79,7 +79,7 @@ impl Mutate {
         }
     }
 
-    fn outcome(&self, request: &Request) -> Outcome {
+    fn outcome(&self, request: &ReviewRequest) -> Outcome {
         let object = request.created_of_pods().filter(|_| request.sub_resource.is_empty());
         let Some(object) = object else { return Outcome::Unchanged("other") };
         if !self.config.covers(&request.namespace) {
@@ -145,7 +145,7 @@ impl Mutate {
             Ok(body) => body,
             Err(refused) => return ("bad_request", refused.into_response()),
         };
-        let request = match Request::read(&body) {
+        let request = match ReviewRequest::read(&body) {
             Ok(request) => request,
             Err(why) => return ("bad_request", (StatusCode::BAD_REQUEST, why).into_response()),
         };

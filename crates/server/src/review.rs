@@ -14,13 +14,13 @@ struct Review<'a> {
     api_version: String,
     kind: String,
     #[serde(borrow)]
-    request: Option<Request<'a>>,
+    request: Option<ReviewRequest<'a>>,
 }
 
 /// The operation under review.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Request<'a> {
+pub struct ReviewRequest<'a> {
     /// Identifies the request; copied into the response.
     pub uid: String,
     #[serde(default)]
@@ -56,12 +56,12 @@ struct Resource {
     resource: String,
 }
 
-impl<'a> Request<'a> {
+impl<'a> ReviewRequest<'a> {
     /// Decodes the body of a request.
     ///
     /// # Errors
     /// What is wrong with the body, for the client.
-    pub fn read(body: &'a [u8]) -> Result<Request<'a>, String> {
+    pub fn read(body: &'a [u8]) -> Result<ReviewRequest<'a>, String> {
         let review: Review = serde_json::from_slice(body)
             .map_err(|error| format!("the body is not an AdmissionReview: {error}"))?;
         if review.api_version != API_VERSION || review.kind != KIND {
@@ -145,7 +145,7 @@ mod tests {
                 "resource": {"group": "", "version": "v1", "resource": resource}, "object": {"spec": {}},
             });
             let review = json!({"apiVersion": API_VERSION, "kind": KIND, "request": request}).to_string();
-            let request = Request::read(review.as_bytes()).expect("understood");
+            let request = ReviewRequest::read(review.as_bytes()).expect("understood");
             assert_eq!((request.uid.as_str(), request.sub_resource.as_str()), ("r", "binding"));
             request.created_of_pods().map(str::to_owned)
         };
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_review_is_said() {
-        let why = |body: &str| Request::read(body.as_bytes()).err().expect("refused");
+        let why = |body: &str| ReviewRequest::read(body.as_bytes()).err().expect("refused");
         for (body, says) in [
             ("{", "not an AdmissionReview"),
             ("[]", "not an AdmissionReview"),

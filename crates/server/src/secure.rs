@@ -45,12 +45,12 @@ struct Shared {
     tls: watch::Sender<Arc<ServerConfig>>,
     material: Mutex<Material>,
     connections_max: usize,
-    counters: Arc<Counters>,
+    counters: Arc<TlsCounters>,
 }
 
 /// Counters for metrics.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct TlsCounters {
     pub open: AtomicUsize,
     /// Connections closed at once because the connection limit was reached.
     pub refused: AtomicU64,
@@ -59,7 +59,7 @@ pub struct Counters {
     pub certificate_expiry: AtomicI64,
 }
 
-impl Counters {
+impl TlsCounters {
     /// Whether the serving certificate has expired, so that clients that verify it refuse it.
     pub fn has_ended(&self, now: Timestamp) -> bool {
         self.certificate_expiry.load(Relaxed) <= now.as_second()
@@ -75,7 +75,7 @@ impl Secure {
         let now = Timestamp::now();
         let (mut material, tls) = Material::new(config, now)?;
         warn_of(&mut material, now);
-        let counters = Counters::default();
+        let counters = TlsCounters::default();
         counters.certificate_expiry.store(material.expiry().as_second(), Relaxed);
         Ok(Secure(Arc::new(Shared {
             tls: watch::Sender::new(tls),
@@ -85,7 +85,7 @@ impl Secure {
         })))
     }
 
-    pub fn counters(&self) -> Arc<Counters> {
+    pub fn counters(&self) -> Arc<TlsCounters> {
         self.0.counters.clone()
     }
 

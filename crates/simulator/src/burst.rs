@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lru;
-use super::workload::{Request, Workload};
+use super::workload::{ArrivalTrace, PodArrival};
 use super::world::Setup;
 
 /// Work of the burst, as a multiple of the agents' capacity at 80 % hits.
@@ -56,8 +56,9 @@ pub fn compressed(setup: &Setup, stretch: Range<usize>) -> (Setup, Range<Duratio
     }
     let before = whole.running.iter().chain(&whole.arrivals[..first]);
     let there = before.filter(|request| request.leaves_s > begin_s);
-    let running = there.map(|r| Request { arrives_s: 0.0, leaves_s: r.leaves_s - begin_s, ..*r }).collect();
-    let workload = Workload { arrivals, running, ..Workload::clone(whole) };
+    let running =
+        there.map(|r| PodArrival { arrives_s: 0.0, leaves_s: r.leaves_s - begin_s, ..*r }).collect();
+    let workload = ArrivalTrace { arrivals, running, ..ArrivalTrace::clone(whole) };
     let setup = Setup { workload: Arc::new(workload), ..setup.clone() };
     let from = setup.at(burst_s - begin_s);
     let to = from + setup.at(takes_s);
@@ -75,13 +76,16 @@ mod tests {
     /// 1,000 requests a second apart for one of two templates, except ten in a row for ten templates.
     fn setup() -> Setup {
         let template = |at: usize| if (600..610).contains(&at) { at as u32 - 600 } else { at as u32 % 2 };
-        let request =
-            |at: usize| Request { template: template(at), arrives_s: at as f64, leaves_s: at as f64 + 50.0 };
-        let workload = Workload {
+        let request = |at: usize| PodArrival {
+            template: template(at),
+            arrives_s: at as f64,
+            leaves_s: at as f64 + 50.0,
+        };
+        let workload = ArrivalTrace {
             templates: (0..10).map(|_| Arc::new(PodSpec::default())).collect(),
-            running: vec![Request { template: 0, arrives_s: 0.0, leaves_s: 520.0 }],
+            running: vec![PodArrival { template: 0, arrives_s: 0.0, leaves_s: 520.0 }],
             arrivals: (0..1000).map(request).collect(),
-            ..Workload::default()
+            ..ArrivalTrace::default()
         };
         Setup {
             workload: Arc::new(workload),

@@ -10,21 +10,21 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::cost::Costs;
-use super::figures::{Figures, Outcome, Sweep, Varied};
+use super::figures::{DispatchFigures, DispatchSweep, RunOutcome, Varied};
 use super::lru;
-use super::workload::Workload;
+use super::workload::ArrivalTrace;
 use super::world::{Setup, sizes_for};
 use super::{run, run_without_burst};
 use berth_model::{Amounts, Node};
 use berth_scheduler::agent::CacheLimits;
 use berth_scheduler::dispatch::DispatcherKind;
-use berth_scheduler::rules::Placement;
+use berth_scheduler::rules::PlacementSettings;
 
 /// Parameters of an experiment.
 #[derive(Debug, Clone)]
 pub struct Experiment {
     /// One per repetition.
-    pub workloads: Vec<Arc<Workload>>,
+    pub workloads: Vec<Arc<ArrivalTrace>>,
     pub nodes: Arc<Vec<Node>>,
     pub dispatchers: Vec<DispatcherKind>,
     pub agents: usize,
@@ -37,7 +37,7 @@ pub struct Experiment {
     pub speed: f64,
     pub churn_per_s: f64,
     pub conflicts: bool,
-    pub placement: Arc<Placement>,
+    pub placement: Arc<PlacementSettings>,
     pub seed: u64,
 }
 
@@ -132,7 +132,7 @@ impl Experiment {
     }
 
     /// Returns one outcome per dispatcher: the first run's, with the means of all runs.
-    pub fn run(&self, progress: Progress) -> Vec<Outcome> {
+    pub fn run(&self, progress: Progress) -> Vec<RunOutcome> {
         let (limits, repetitions) = (self.limits(), self.workloads.len());
         let setup = |at| self.setup(limits, self.dispatchers[at / repetitions], at % repetitions);
         let outcomes =
@@ -147,7 +147,7 @@ impl Experiment {
     }
 
     /// Runs the first workload with other numbers of agents, loads and cache sizes.
-    pub fn sweeps(&self, progress: Progress) -> Vec<Sweep> {
+    pub fn sweeps(&self, progress: Progress) -> Vec<DispatchSweep> {
         let slots = self.slots();
         let fixed = |slots| CacheSize::Slots(slots);
         let agents = SWEPT_AGENTS.map(|agents| {
@@ -170,12 +170,12 @@ impl Experiment {
             (Varied::Load, SWEPT_LOADS.len()),
             (Varied::CacheSlots, SWEPT_SLOTS.len()),
         ]
-        .map(|(what, count)| Sweep { what, points: all.by_ref().take(count).collect() })
+        .map(|(what, count)| DispatchSweep { what, points: all.by_ref().take(count).collect() })
         .into()
     }
 
     /// Runs the first workload with lists that are evicted after `age` without use.
-    pub fn aged(&self, age: Duration, dispatchers: &[DispatcherKind]) -> Vec<Figures> {
+    pub fn aged(&self, age: Duration, dispatchers: &[DispatcherKind]) -> Vec<DispatchFigures> {
         let aged = Experiment { cache_age: Some(age), ..self.clone() };
         let limits = aged.limits();
         parallel(dispatchers.len(), |at| {
@@ -223,10 +223,10 @@ fn counting(progress: Progress) -> impl Fn(u64) {
 }
 
 /// Accessor of one field of the figures.
-type Field = fn(&mut Figures) -> &mut f64;
+type Field = fn(&mut DispatchFigures) -> &mut f64;
 
 /// Returns the first outcome with the means of all, and their confidence intervals.
-fn mean(outcomes: &[Outcome]) -> Outcome {
+fn mean(outcomes: &[RunOutcome]) -> RunOutcome {
     let mut first = outcomes[0].clone();
     let count = outcomes.len();
     if count == 1 {
@@ -256,7 +256,7 @@ fn mean(outcomes: &[Outcome]) -> Outcome {
         *get(&mut first.figures) = mean;
         intervals.insert(name, [mean - half, mean + half]);
     }
-    let shares: [fn(&mut Figures) -> &mut Option<f64>; 4] = [
+    let shares: [fn(&mut DispatchFigures) -> &mut Option<f64>; 4] = [
         |f| &mut f.prediction_accuracy,
         |f| &mut f.time_error,
         |f| &mut f.best_agent,
@@ -268,7 +268,7 @@ fn mean(outcomes: &[Outcome]) -> Outcome {
         *get(&mut first.figures) =
             (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
     }
-    let totals: [fn(&mut Figures) -> &mut u64; 3] =
+    let totals: [fn(&mut DispatchFigures) -> &mut u64; 3] =
         [|f| &mut f.conflicts, |f| &mut f.placed, |f| &mut f.unplaced];
     for get in totals {
         let sum: u64 = outcomes.iter().map(|outcome| *get(&mut outcome.figures.clone())).sum();

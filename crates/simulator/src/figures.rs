@@ -7,7 +7,7 @@ use serde::Serialize;
 /// One line of the table; the fields are those of `-o json`. Latency is measured from a request's arrival to the
 /// commit of its placement, over all placed requests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Figures {
+pub struct DispatchFigures {
     pub dispatcher: String,
     pub avg_ms: f64,
     pub p50_ms: f64,
@@ -46,19 +46,19 @@ pub struct Figures {
 
 /// Complete result of one run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    pub figures: Figures,
+pub struct RunOutcome {
+    pub figures: DispatchFigures,
     /// Latency in ms, and the share of requests that were not slower: from (fastest, 0) to (slowest, 1).
     pub cdf: Vec<(f64, f64)>,
     /// Equal slices of the run.
-    pub timeline: Vec<Slice>,
+    pub timeline: Vec<DispatchSlice>,
     /// Start and end of the burst's arrivals in this run, in seconds since the start: the same for all dispatchers.
     pub burst: (f64, f64),
 }
 
 /// Measurements of one time slice.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Slice {
+pub struct DispatchSlice {
     /// Start, in seconds of the virtual clock.
     pub from_s: f64,
     /// Requests per second.
@@ -72,10 +72,10 @@ pub struct Slice {
 
 /// The same workload with one parameter varied.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sweep {
+pub struct DispatchSweep {
     pub what: Varied,
     /// By increasing x. Every point has the same dispatchers in the same order.
-    pub points: Vec<(f64, Vec<Figures>)>,
+    pub points: Vec<(f64, Vec<DispatchFigures>)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,14 +99,14 @@ pub struct Compared {
 
 /// Everything that the report shows.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report {
+pub struct DispatchReport {
     /// One line: the simulated workload.
     pub title: String,
     /// Label and value: nodes, agents, requests, seed…
     pub setup: Vec<(&'static str, String)>,
     /// The first is the baseline.
-    pub outcomes: Vec<Outcome>,
-    pub sweeps: Vec<Sweep>,
+    pub outcomes: Vec<RunOutcome>,
+    pub sweeps: Vec<DispatchSweep>,
     pub compared: Vec<Compared>,
     /// Notes in whole sentences: differences from the paper, made-up parts.
     pub notes: Vec<String>,

@@ -21,15 +21,17 @@ mod world;
 
 pub use cost::Costs;
 pub use experiment::{CacheSize, Experiment};
-pub use figures::{Compared, Figures, Outcome, Report, Slice, Sweep, Varied};
+pub use figures::{
+    Compared, DispatchFigures, DispatchReport, DispatchSlice, DispatchSweep, RunOutcome, Varied,
+};
 pub use report::render;
-pub use workload::{Machine, Request, Workload};
+pub use workload::{ArrivalTrace, Machine, PodArrival};
 pub use world::Setup;
 
 use std::time::Duration;
 
 /// Runs a simulation and its burst. `progress` is called now and then with the number of requests that have arrived.
-pub fn run(setup: &Setup, progress: &dyn Fn(u64)) -> Outcome {
+pub fn run(setup: &Setup, progress: &dyn Fn(u64)) -> RunOutcome {
     let mut outcome = run_without_burst(setup, progress);
     let stretch = burst::stretch(setup);
     let at = |index: usize| {
@@ -42,6 +44,6 @@ pub fn run(setup: &Setup, progress: &dyn Fn(u64)) -> Outcome {
 }
 
 /// Same as [`run`], but without the throughput of the burst (0).
-pub fn run_without_burst(setup: &Setup, progress: &dyn Fn(u64)) -> Outcome {
+pub fn run_without_burst(setup: &Setup, progress: &dyn Fn(u64)) -> RunOutcome {
     world::run(setup, Duration::ZERO..Duration::ZERO, progress)
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::workload::Request;
+use super::workload::PodArrival;
 
 /// One LRU cache of templates.
 struct Lru {
@@ -34,14 +34,14 @@ impl Lru {
 }
 
 /// Returns for each request whether its template is not among the last `slots` used.
-pub fn misses(arrivals: &[Request], slots: usize) -> Vec<bool> {
+pub fn misses(arrivals: &[PodArrival], slots: usize) -> Vec<bool> {
     let mut lru = Lru::new(slots);
     arrivals.iter().enumerate().map(|(at, request)| !lru.look(request.template, at)).collect()
 }
 
 /// Returns the fewest slots per agent, at most `most`, for which this share of requests hits if agents are used in
 /// turn.
-pub fn slots_for(arrivals: &[Request], agents: usize, share: f64, most: usize) -> usize {
+pub fn slots_for(arrivals: &[PodArrival], agents: usize, share: f64, most: usize) -> usize {
     // More slots never hit less: a larger LRU holds everything that a smaller one holds.
     let (mut too_few, mut enough) = (0, most);
     while enough - too_few > 1 {
@@ -55,10 +55,10 @@ pub fn slots_for(arrivals: &[Request], agents: usize, share: f64, most: usize) -
 }
 
 /// Returns the share of requests that hit if the agents, with `slots` slots each, are used in turn.
-fn hits(arrivals: &[Request], agents: usize, slots: usize) -> f64 {
+fn hits(arrivals: &[PodArrival], agents: usize, slots: usize) -> f64 {
     let mut agents: Vec<_> = (0..agents).map(|_| Lru::new(slots)).collect();
     let count = agents.len();
-    let hit = |(at, request): (usize, &Request)| agents[at % count].look(request.template, at);
+    let hit = |(at, request): (usize, &PodArrival)| agents[at % count].look(request.template, at);
     arrivals.iter().enumerate().map(hit).filter(|hit| *hit).count() as f64 / arrivals.len().max(1) as f64
 }
 
@@ -66,8 +66,8 @@ fn hits(arrivals: &[Request], agents: usize, slots: usize) -> f64 {
 mod tests {
     use super::*;
 
-    fn requests(templates: &[u32]) -> Vec<Request> {
-        let request = |template: &u32| Request { template: *template, arrives_s: 0.0, leaves_s: 1.0 };
+    fn requests(templates: &[u32]) -> Vec<PodArrival> {
+        let request = |template: &u32| PodArrival { template: *template, arrives_s: 0.0, leaves_s: 1.0 };
         templates.iter().map(request).collect()
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cost::factor;
-use super::figures::{Figures, Outcome, Slice};
-use super::quality::{Judged, Quality, Sizes};
+use super::figures::{DispatchFigures, DispatchSlice, RunOutcome};
+use super::quality::{CacheQuality, CacheSizes, Judged};
 use super::world::Setup;
 use berth_scheduler::agent::Part;
 use berth_scheduler::class::Class;
@@ -27,7 +27,7 @@ pub struct Measure {
     request_spread: f64,
     /// By index of the request: its arrival time and its predictions.
     requests: Vec<Arrived>,
-    quality: Option<Quality>,
+    quality: Option<CacheQuality>,
     /// In milliseconds.
     latencies: Vec<f32>,
     served: u64,
@@ -43,7 +43,7 @@ pub struct Measure {
     gap: Mean,
     memory: Memory,
     slice: Duration,
-    slices: Vec<Slice>,
+    slices: Vec<DispatchSlice>,
     waiting: u64,
     window: Range<Duration>,
     placed_in_window: u64,
@@ -114,7 +114,7 @@ impl Memory {
 
 impl Measure {
     /// Placements in `window` count for the throughput of the burst.
-    pub fn new(setup: &Setup, sizes: Sizes, window: Range<Duration>) -> Self {
+    pub fn new(setup: &Setup, sizes: CacheSizes, window: Range<Duration>) -> Self {
         let span = setup.at(setup.workload.span_s());
         let count = setup.workload.arrivals.len();
         Measure {
@@ -122,7 +122,7 @@ impl Measure {
             class_spread: setup.costs.class_spread,
             request_spread: setup.costs.request_spread,
             requests: vec![Arrived::default(); count],
-            quality: setup.dispatcher.estimates().then(|| Quality::new(setup, sizes)),
+            quality: setup.dispatcher.estimates().then(|| CacheQuality::new(setup, sizes)),
             latencies: Vec::with_capacity(count),
             served: 0,
             queue: Duration::ZERO,
@@ -243,12 +243,12 @@ impl Measure {
     }
 
     /// Returns the slice of this time; earlier slices are complete.
-    fn slice_at(&mut self, now: Duration) -> &mut Slice {
+    fn slice_at(&mut self, now: Duration) -> &mut DispatchSlice {
         let at = (now.as_nanos() / self.slice.as_nanos()).min((SLICES * MOST_SPANS) as u128) as usize;
         while self.slices.len() <= at {
             self.end_slice();
             let from_s = self.slice.as_secs_f64() * self.slices.len() as f64;
-            self.slices.push(Slice { from_s, ..Slice::default() });
+            self.slices.push(DispatchSlice { from_s, ..DispatchSlice::default() });
         }
         &mut self.slices[at]
     }
@@ -260,7 +260,7 @@ impl Measure {
         }
     }
 
-    pub fn outcome(mut self, setup: &Setup, now: Duration, conflicts: u64, unplaced: u64) -> Outcome {
+    pub fn outcome(mut self, setup: &Setup, now: Duration, conflicts: u64, unplaced: u64) -> RunOutcome {
         self.memory.advance(now);
         self.slice_at(now);
         self.end_slice();
@@ -276,7 +276,7 @@ impl Measure {
         let avg_ms = mean(self.latencies.iter().map(|ms| f64::from(*ms)).sum(), placed);
         let share = |hits: u64, misses: u64| mean(hits as f64, hits + misses);
         let window_s = (self.window.end - self.window.start).as_secs_f64();
-        let figures = Figures {
+        let figures = DispatchFigures {
             dispatcher: setup.dispatcher.name().to_owned(),
             avg_ms,
             p50_ms: at(0.5),
@@ -301,7 +301,7 @@ impl Measure {
             0 => Vec::new(),
             _ => (0..=POINTS).map(|i| i as f64 / POINTS as f64).map(|share| (at(share), share)).collect(),
         };
-        Outcome { figures, cdf, timeline: self.slices, burst: (0.0, 0.0) }
+        RunOutcome { figures, cdf, timeline: self.slices, burst: (0.0, 0.0) }
     }
 }
 

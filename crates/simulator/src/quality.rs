@@ -13,13 +13,13 @@ use berth_scheduler::rules::CachedRule;
 
 /// Size in bytes of one ranked list and of one rule object.
 #[derive(Debug, Clone, Copy)]
-pub struct Sizes {
+pub struct CacheSizes {
     pub list: usize,
     pub object: usize,
 }
 
 /// One shadow cache per agent.
-pub struct Quality {
+pub struct CacheQuality {
     costs: Costs,
     shadows: Vec<Shadow>,
 }
@@ -44,10 +44,10 @@ impl Judged {
     }
 }
 
-impl Quality {
-    pub fn new(setup: &Setup, sizes: Sizes) -> Self {
+impl CacheQuality {
+    pub fn new(setup: &Setup, sizes: CacheSizes) -> Self {
         let shadow = || Shadow::new(setup.cache, sizes);
-        Quality { costs: setup.costs.clone(), shadows: (0..setup.agents).map(|_| shadow()).collect() }
+        CacheQuality { costs: setup.costs.clone(), shadows: (0..setup.agents).map(|_| shadow()).collect() }
     }
 
     /// Evaluates the assignment of a request of this class to `agent`. It takes `factor` times the usual time.
@@ -103,7 +103,7 @@ type ObjectKey = (CachedRule, TraitId);
 /// An agent's caches without their content: same behaviour as `agent/cache.rs`, for lists of one size.
 struct Shadow {
     limits: CacheLimits,
-    sizes: Sizes,
+    sizes: CacheSizes,
     lists: HashMap<ClassId, (u64, Arc<Class>)>,
     lists_by_use: BTreeMap<u64, (ClassId, i128)>,
     /// Number of lists that pin it, and its last use if none does.
@@ -116,7 +116,7 @@ struct Shadow {
 }
 
 impl Shadow {
-    fn new(limits: CacheLimits, sizes: Sizes) -> Self {
+    fn new(limits: CacheLimits, sizes: CacheSizes) -> Self {
         Shadow {
             limits,
             sizes,
@@ -276,7 +276,7 @@ mod tests {
             probe.choose(&classes[0], Duration::ZERO, |_| ());
             let (list, stats) = (probe.list(classes[0].id).unwrap().bytes(), probe.cache_stats());
             let mut shadow =
-                Shadow::new(limits, Sizes { list, object: (stats.bytes - list) / stats.objects });
+                Shadow::new(limits, CacheSizes { list, object: (stats.bytes - list) / stats.objects });
             let (mut rng, mut now, mut missed) = (Rng(7), Duration::ZERO, 0);
             for step in 0..2000 {
                 // Low numbers are more frequent, so that some entries stay and some are evicted.
@@ -298,8 +298,8 @@ mod tests {
     #[test]
     fn an_agent_that_is_late_is_late_for_what_follows() {
         let limits = CacheLimits::unlimited();
-        let shadow = || Shadow::new(limits, Sizes { list: 1, object: 1 });
-        let mut quality = Quality { costs: Costs::azure(), shadows: vec![shadow(), shadow()] };
+        let shadow = || Shadow::new(limits, CacheSizes { list: 1, object: 1 });
+        let mut quality = CacheQuality { costs: Costs::azure(), shadows: vec![shadow(), shadow()] };
         let (class, ms) = (&classes()[0], Duration::from_millis);
         let first = quality.assigned(class, 0, 1.0, ms(0));
         assert_eq!((first.takes, first.best, first.is_best()), (ms(88), ms(88), true));

@@ -15,13 +15,13 @@ pub mod text;
 
 use std::fmt::Write;
 
-use super::figures::{Figures, Report};
+use super::figures::{DispatchFigures, DispatchReport};
 use cast::Cast;
 use numbers::{change, number, percent, points};
 use text::escape;
 
 /// Renders the page. Sections without data are omitted.
-pub fn render(report: &Report) -> String {
+pub fn render(report: &DispatchReport) -> String {
     let cast = Cast::of(report);
     let mut body = String::new();
     let _ = write!(
@@ -80,7 +80,7 @@ pub(super) fn section(body: &mut String, id: &str, title: &str, lead: &str, cont
 }
 
 /// Renders the key figures: the fastest dispatcher against the first.
-fn headline(report: &Report, cast: &Cast) -> String {
+fn headline(report: &DispatchReport, cast: &Cast) -> String {
     let Some(base) = report.outcomes.first().map(|outcome| &outcome.figures) else {
         return "<p class=\"lead\">No dispatcher was simulated.</p>".to_owned();
     };
@@ -94,7 +94,7 @@ fn headline(report: &Report, cast: &Cast) -> String {
             tile(percent(base.top_hit), "top-level cache hits")
         );
     };
-    let from_to = |of: fn(&Figures) -> String| format!("{} → {}", of(base), of(hero));
+    let from_to = |of: fn(&DispatchFigures) -> String| format!("{} → {}", of(base), of(hero));
     let large = |change: Option<String>, value: String| change.unwrap_or(value);
     let tiles = [
         tile(

@@ -11,14 +11,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::traits::{self, Family, GIB};
-use super::{Request, Workload};
+use super::{ArrivalTrace, PodArrival};
 use berth_model::{Amounts, PodSpec, Usage};
 use berth_scheduler::agent::Rng;
 use berth_scheduler::rules::{mix, unit};
 
 /// Options of the generator.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Synthetic {
+pub struct SyntheticOptions {
     /// Number of pods that arrive.
     pub requests: usize,
     /// Number of types; each is requested at least once, if there are enough requests.
@@ -28,9 +28,9 @@ pub struct Synthetic {
     pub days: f64,
 }
 
-impl Default for Synthetic {
+impl Default for SyntheticOptions {
     fn default() -> Self {
-        Synthetic { requests: 40_000, types: 1_000, seed: 1, days: 14.0 }
+        SyntheticOptions { requests: 40_000, types: 1_000, seed: 1, days: 14.0 }
     }
 }
 
@@ -78,17 +78,17 @@ const STAYS_DAYS: [(f64, f64); 9] = [
 const NEVER_LEAVES: f64 = 0.04;
 
 /// Generates a workload; the same options give the same workload.
-pub fn generate(options: Synthetic) -> Workload {
-    let Synthetic { requests, types, seed, days } = options;
+pub fn generate(options: SyntheticOptions) -> ArrivalTrace {
+    let SyntheticOptions { requests, types, seed, days } = options;
     let mut draw = Draw(Rng(mix(seed)));
     let types = types.clamp(1, u32::MAX as usize);
     let templates = specs(types, &mut draw);
 
-    let there = requests as f64 * Synthetic::default().days / days / ARRIVALS_PER_RUNNING;
+    let there = requests as f64 * SyntheticOptions::default().days / days / ARRIVALS_PER_RUNNING;
     let running = (0..there as usize).map(|_| {
         let stays_days = if draw.chance(0.5) { f64::INFINITY } else { draw.exponential(RUNNING_DAYS) };
         let template = draw.early(types) as u32;
-        Request { template, arrives_s: 0.0, leaves_s: stays_days * SECONDS_PER_DAY }
+        PodArrival { template, arrives_s: 0.0, leaves_s: stays_days * SECONDS_PER_DAY }
     });
     let running = running.collect();
 
@@ -103,7 +103,7 @@ pub fn generate(options: Synthetic) -> Workload {
         clock += draw.exponential(if demand.bursting { 1.0 / BURST_RATE } else { 1.0 });
         let stays_s = draw.stay_days() * SECONDS_PER_DAY;
         let pods = draw.pods().min(requests - arrivals.len());
-        arrivals.extend((0..pods).map(|_| Request { template, arrives_s: clock, leaves_s: stays_s }));
+        arrivals.extend((0..pods).map(|_| PodArrival { template, arrives_s: clock, leaves_s: stays_s }));
     }
     let scale = days * SECONDS_PER_DAY / clock;
     for request in &mut arrivals {
@@ -111,7 +111,7 @@ pub fn generate(options: Synthetic) -> Workload {
         request.leaves_s += request.arrives_s;
     }
     let source = format!("synthetic: {requests} pods of {types} types, seed {seed}");
-    Workload { source, templates, running, arrivals, machine: traits::vm_machine(), notes: notes() }
+    ArrivalTrace { source, templates, running, arrivals, machine: traits::vm_machine(), notes: notes() }
 }
 
 /// Sequence of requested types.
@@ -281,12 +281,12 @@ mod tests {
 
     use super::*;
 
-    fn seeded(seed: u64) -> Workload {
-        generate(Synthetic { seed, ..Synthetic::default() })
+    fn seeded(seed: u64) -> ArrivalTrace {
+        generate(SyntheticOptions { seed, ..SyntheticOptions::default() })
     }
 
     /// Returns the number of pods of each type.
-    fn counts(requests: &[Request]) -> Vec<usize> {
+    fn counts(requests: &[PodArrival]) -> Vec<usize> {
         let mut counts = vec![0; 1 + requests.iter().map(|r| r.template as usize).max().unwrap_or_default()];
         requests.iter().for_each(|request| counts[request.template as usize] += 1);
         counts.sort_unstable_by(|a, b| b.cmp(a));
@@ -345,7 +345,7 @@ mod tests {
     fn most_requests_are_for_one_pod_and_few_for_hundreds() {
         let workload = seeded(1);
         let batches: Vec<usize> =
-            workload.arrivals.chunk_by(|a, b| a.arrives_s == b.arrives_s).map(<[Request]>::len).collect();
+            workload.arrivals.chunk_by(|a, b| a.arrives_s == b.arrives_s).map(<[PodArrival]>::len).collect();
         let share = |most| batches.iter().filter(|pods| **pods <= most).count() as f64 / batches.len() as f64;
         assert!(
             (share(1) - 0.94).abs() < 0.01 && (share(5) - 0.99).abs() < 0.005,
@@ -382,10 +382,14 @@ mod tests {
 
     #[test]
     fn small_and_large_workloads_can_be_asked_for() {
-        let tiny = generate(Synthetic { requests: 3, types: 10, ..Synthetic::default() });
+        let tiny = generate(SyntheticOptions { requests: 3, types: 10, ..SyntheticOptions::default() });
         assert_eq!(tiny.arrivals.len(), 3);
-        let one = generate(Synthetic { requests: 1000, types: 1, ..Synthetic::default() });
+        let one = generate(SyntheticOptions { requests: 1000, types: 1, ..SyntheticOptions::default() });
         assert_eq!(counts(&one.arrivals), [1000]);
-        assert!(generate(Synthetic { requests: 0, types: 0, ..Synthetic::default() }).arrivals.is_empty());
+        assert!(
+            generate(SyntheticOptions { requests: 0, types: 0, ..SyntheticOptions::default() })
+                .arrivals
+                .is_empty()
+        );
     }
 }

@@ -6,15 +6,15 @@ use berth_model::{Amounts, Extended, Node, PodSpec};
 
 /// Requests in order of arrival. Times are seconds of the source; the simulation scales them.
 #[derive(Debug, Clone, Default)]
-pub struct Workload {
+pub struct ArrivalTrace {
     /// Display name of the source.
     pub source: String,
     /// Distinct pod specs; requests with equal specs are one class.
     pub templates: Vec<Arc<PodSpec>>,
     /// Requests running when the clock starts.
-    pub running: Vec<Request>,
+    pub running: Vec<PodArrival>,
     /// By arrival; simultaneous requests stay in the order of the source.
-    pub arrivals: Vec<Request>,
+    pub arrivals: Vec<PodArrival>,
     /// The machine for generated nodes.
     pub machine: Machine,
     /// Notes on made-up or omitted parts, in whole sentences.
@@ -23,8 +23,8 @@ pub struct Workload {
 
 /// One pod.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Request {
-    /// Index into [`Workload::templates`].
+pub struct PodArrival {
+    /// Index into [`ArrivalTrace::templates`].
     pub template: u32,
     /// Seconds since the workload began; 0 for requests running at the start.
     pub arrives_s: f64,
@@ -47,7 +47,7 @@ impl Machine {
     }
 }
 
-impl Workload {
+impl ArrivalTrace {
     /// Returns the time from the first to the last arrival, in seconds.
     pub fn span_s(&self) -> f64 {
         self.arrivals.last().map_or(0.0, |last| last.arrives_s)
@@ -96,7 +96,7 @@ impl Workload {
         (peak, extended_peak)
     }
 
-    /// Returns the number of [`Workload::machine`]s, at least one, for which the peak uses at most this share of
+    /// Returns the number of [`ArrivalTrace::machine`]s, at least one, for which the peak uses at most this share of
     /// every resource.
     pub fn nodes_for_peak(&self, full: f64) -> usize {
         let ((peak, extended), each) = (self.peaks(), self.machine.node.allocatable);
@@ -127,16 +127,16 @@ mod tests {
                 ..PodSpec::default()
             })
         };
-        let request = |template, arrives_s, leaves_s| Request { template, arrives_s, leaves_s };
+        let request = |template, arrives_s, leaves_s| PodArrival { template, arrives_s, leaves_s };
         let allocatable = Amounts { cpu_milli: 1000, memory: 10, pods: 10, ..Amounts::default() };
         let extended = [(gpu.clone(), 1)].into_iter().collect();
-        let mut workload = Workload {
+        let mut workload = ArrivalTrace {
             templates: vec![spec(500, 0), spec(100, 2)],
             running: vec![request(0, 0.0, 5.0)],
             // The second arrives when the first leaves; four of 500 never run together.
             arrivals: vec![request(0, 1.0, 3.0), request(0, 3.0, 4.0), request(0, 3.5, f64::INFINITY)],
             machine: Machine { node: Node { allocatable, extended, ..Node::default() } },
-            ..Workload::default()
+            ..ArrivalTrace::default()
         };
         assert_eq!(workload.peak().cpu_milli, 1500);
         assert_eq!((workload.nodes_for_peak(1.0), workload.nodes_for_peak(0.5)), (2, 3));

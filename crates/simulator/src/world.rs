@@ -7,22 +7,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cost::Costs;
-use super::figures::Outcome;
+use super::figures::RunOutcome;
 use super::measure::Measure;
-use super::quality::Sizes;
-use super::workload::{Request, Workload};
+use super::quality::CacheSizes;
+use super::workload::{ArrivalTrace, PodArrival};
 use berth_model::{Labels, Node, Pod};
-use berth_scheduler::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Choice, Part};
+use berth_scheduler::agent::{Agent, AgentChoice, AgentConfig, CacheChange, CacheLimits, Part};
 use berth_scheduler::dispatch::{DispatcherKind, Estimator};
 use berth_scheduler::inventory::Revision;
-use berth_scheduler::placement::{Binding, MemoryStore, Outcome as BindOutcome, Reply};
-use berth_scheduler::rules::{Placement, mix, unit};
-use berth_scheduler::scheduler::{Action, Answer, Scheduler, SchedulerConfig, Settled, Task};
+use berth_scheduler::placement::{BindOutcome, Binding, MemoryStore, Reply};
+use berth_scheduler::rules::{PlacementSettings, mix, unit};
+use berth_scheduler::scheduler::{Action, Scheduler, SchedulerConfig, Settled, Task, TaskResult};
 
 /// All inputs of a simulation run.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    pub workload: Arc<Workload>,
+    pub workload: Arc<ArrivalTrace>,
     pub nodes: Arc<Vec<Node>>,
     pub dispatcher: DispatcherKind,
     pub agents: usize,
@@ -35,7 +35,7 @@ pub struct Setup {
     /// Whether agents run into each other's placements. If not, a stale placement is recomputed at no cost in virtual
     /// time.
     pub conflicts: bool,
-    pub placement: Arc<Placement>,
+    pub placement: Arc<PlacementSettings>,
     pub seed: u64,
 }
 
@@ -58,7 +58,7 @@ struct Worker {
 
 struct Doing {
     task: Task,
-    choice: Answer,
+    choice: TaskResult,
     seen: Revision,
     laps: Vec<(Part, Duration)>,
     changes: Vec<CacheChange>,
@@ -83,7 +83,7 @@ struct World<'a> {
 
 /// Runs the simulation until no waiting request can be placed. `progress` is called now and then with the number of
 /// requests that have arrived. The throughput is measured in `window`.
-pub fn run(setup: &Setup, window: Range<Duration>, progress: &dyn Fn(u64)) -> Outcome {
+pub fn run(setup: &Setup, window: Range<Duration>, progress: &dyn Fn(u64)) -> RunOutcome {
     let mut world = World::new(setup, window);
     let arrivals = &setup.workload.arrivals;
     let mut next = 0;
@@ -185,7 +185,7 @@ impl<'a> World<'a> {
             let class = self.scheduler.class_of(&pod);
             agent.catch_up(self.scheduler.inventory());
             let uid = pod.uid.clone();
-            if let Choice::Node { node, .. } = agent.choose(&class, Duration::ZERO, |_| ()) {
+            if let AgentChoice::Node { node, .. } = agent.choose(&class, Duration::ZERO, |_| ()) {
                 pod.node_name = Some(self.scheduler.inventory().name(node).clone());
                 self.scheduler.apply_pod(pod, Duration::ZERO);
                 self.leave_later(&uid, request.leaves_s);
@@ -221,7 +221,7 @@ impl<'a> World<'a> {
         self.events.push(Reverse((at, self.next_event, event)));
     }
 
-    fn arrive(&mut self, index: u32, request: &Request) {
+    fn arrive(&mut self, index: u32, request: &PodArrival) {
         let pod = self.pod(&format!("request-{index}"), request.template);
         let uid = pod.uid.clone();
         self.store.create(pod.clone());
@@ -386,7 +386,7 @@ impl<'a> World<'a> {
 }
 
 /// Returns the sizes of a ranked list and of a rule object for these nodes.
-pub fn sizes_for(nodes: &[Node]) -> Sizes {
+pub fn sizes_for(nodes: &[Node]) -> CacheSizes {
     let mut scheduler = Scheduler::new(SchedulerConfig::default(), Estimator::default());
     for node in nodes {
         scheduler.apply_node(node.clone());
@@ -395,12 +395,12 @@ pub fn sizes_for(nodes: &[Node]) -> Sizes {
 }
 
 /// Measures the sizes of newly built ones.
-fn sizes(scheduler: &mut Scheduler) -> Sizes {
+fn sizes(scheduler: &mut Scheduler) -> CacheSizes {
     let mut agent = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: 0 });
     let class = scheduler.class_of(&Pod::default());
     agent.catch_up(scheduler.inventory());
     agent.choose(&class, Duration::ZERO, |_| ());
     let stats = agent.cache_stats();
     let list = agent.list(class.id).map_or(0, |list| list.bytes());
-    Sizes { list, object: (stats.bytes - list) / stats.objects.max(1) }
+    CacheSizes { list, object: (stats.bytes - list) / stats.objects.max(1) }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::encode::{Labels, counters, gauges};
+use super::encode::{MetricLabels, counters, gauges};
 use berth_rightsizing::recommend::dimension::store::DimensionCounts;
 
 /// Result of reading a dimension from Prometheus.
@@ -93,7 +93,7 @@ impl DimensionMetrics {
                 .iter()
                 .map(|(labels, _)| labels.each_ref().map(|(key, value)| (*key, value.as_str())))
                 .collect();
-            let values: Vec<(Labels, u64)> =
+            let values: Vec<(MetricLabels, u64)> =
                 labels.iter().zip(&values).map(|(labels, (_, count))| (labels.as_slice(), *count)).collect();
             counters(to, name, help, &values)?;
         }
@@ -108,7 +108,7 @@ impl DimensionMetrics {
             &[(&[], bytes)],
         )?;
         let (name, help) = ("berth_recommender_usage_writes", "Writes of the usage annotation of VPAs");
-        let results: [(Labels, u64); 2] =
+        let results: [(MetricLabels, u64); 2] =
             [(&[("result", "done")], state.written), (&[("result", "failed")], state.failed)];
         counters(to, name, help, &results)?;
         let (name, help) =

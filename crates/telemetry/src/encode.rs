@@ -7,10 +7,15 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// Label names and values of one sample.
-pub type Labels<'a> = &'a [(&'a str, &'a str)];
+pub type MetricLabels<'a> = &'a [(&'a str, &'a str)];
 
 /// Writes a counter with one value for each label set. `_total` is added to the name.
-pub fn counters(to: &mut DescriptorEncoder, name: &str, help: &str, values: &[(Labels, u64)]) -> fmt::Result {
+pub fn counters(
+    to: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    values: &[(MetricLabels, u64)],
+) -> fmt::Result {
     let kind = ConstCounter::new(0u64).metric_type();
     let mut family = to.encode_descriptor(name, help, None, kind)?;
     // An empty label set would be written as `{}`, which no one looks for.
@@ -24,7 +29,12 @@ pub fn counters(to: &mut DescriptorEncoder, name: &str, help: &str, values: &[(L
 }
 
 /// Writes a gauge with one value for each label set.
-pub fn gauges(to: &mut DescriptorEncoder, name: &str, help: &str, values: &[(Labels, usize)]) -> fmt::Result {
+pub fn gauges(
+    to: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    values: &[(MetricLabels, usize)],
+) -> fmt::Result {
     let kind = ConstGauge::new(0i64).metric_type();
     let mut family = to.encode_descriptor(name, help, None, kind)?;
     let gauge = |value: usize| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));

@@ -13,7 +13,7 @@ mod updater;
 
 pub use dimensions::{DimensionMetrics, DimensionRead};
 pub use health::Health;
-pub use quality::{Quality, Resource, Usage};
+pub use quality::{QualityMetrics, SizedResource, UsageSample};
 pub use recommender::{RecommenderMetrics, VpaKind};
 pub use scaler::ScalerMetrics;
 pub use updater::UpdaterMetrics;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// CPU time and memory of one process.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Usage {
+pub struct ProcessUsage {
     /// User and system time of all threads.
     pub cpu: Duration,
     pub resident_bytes: u64,
@@ -16,7 +16,7 @@ pub struct Usage {
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Returns the usage of a process. `pid` is a number or `self`. `None` if there is no such process or no /proc.
-pub fn usage_of(pid: &str) -> Option<Usage> {
+pub fn usage_of(pid: &str) -> Option<ProcessUsage> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is a name in parentheses that may hold any character; utime and stime are fields 14 and 15.
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().skip(11);
@@ -27,7 +27,7 @@ pub fn usage_of(pid: &str) -> Option<Usage> {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;
         Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
     };
-    Some(Usage { cpu, resident_bytes: bytes("VmRSS:")?, peak_resident_bytes: bytes("VmHWM:")? })
+    Some(ProcessUsage { cpu, resident_bytes: bytes("VmRSS:")?, peak_resident_bytes: bytes("VmHWM:")? })
 }
 
 #[cfg(test)]

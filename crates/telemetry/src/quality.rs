@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::encode::Labels;
+use super::encode::MetricLabels;
 
 /// Relative differences from -100 % to +10,000 %.
 const RELATIVE: [f64; 29] = [
@@ -24,16 +24,16 @@ const SIZE_LOG2_MAX: u32 = 20;
 
 /// A resource of a recommendation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resource {
+pub enum SizedResource {
     Cpu,
     Memory,
 }
 
 /// A usage sample, or the need of an OOM-killed container. Cores or bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Usage<'a> {
+pub struct UsageSample<'a> {
     pub update_mode: &'a str,
-    pub resource: Resource,
+    pub resource: SizedResource,
     pub amount: f64,
     pub is_oom: bool,
 }
@@ -79,7 +79,7 @@ struct ChangeLabel {
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// Quality metrics. The number of series is bounded by the update modes of VPAs.
-pub struct Quality {
+pub struct QualityMetrics {
     relative: Histograms<SampleLabel>,
     /// A counter; a gauge here, because the library would add `_total` to the name of a counter.
     missing: Family<SampleLabel, Gauge<i64, AtomicI64>>,
@@ -92,7 +92,7 @@ pub struct Quality {
     changes: Histograms<ChangeLabel>,
 }
 
-impl Default for Quality {
+impl Default for QualityMetrics {
     fn default() -> Self {
         let relative = || Histogram::new(RELATIVE);
         let cores = || Histogram::new(exponential_buckets(0.01, 2.0, 17));
@@ -115,19 +115,19 @@ fn flag(is: bool) -> &'static str {
     if is { "true" } else { "false" }
 }
 
-impl Resource {
+impl SizedResource {
     fn name(self) -> &'static str {
         match self {
-            Resource::Cpu => "cpu",
-            Resource::Memory => "memory",
+            SizedResource::Cpu => "cpu",
+            SizedResource::Memory => "memory",
         }
     }
 }
 
-impl Quality {
+impl QualityMetrics {
     /// Compares a sample with the recommendation before any cap; `None` or 0: there is no recommendation.
-    pub fn observe(&self, usage: Usage<'_>, recommended: Option<f64>) {
-        let Usage { update_mode, resource, amount, is_oom } = usage;
+    pub fn observe(&self, usage: UsageSample<'_>, recommended: Option<f64>) {
+        let UsageSample { update_mode, resource, amount, is_oom } = usage;
         let recommended = recommended.filter(|recommended| *recommended != 0.0);
         let update_mode = update_mode.to_owned();
         let label =
@@ -145,12 +145,12 @@ impl Quality {
         let recommended = recommended.unwrap_or(0.0);
         let (diff, is_over) = ((amount - recommended).abs(), recommended > amount);
         match resource {
-            Resource::Cpu => {
+            SizedResource::Cpu => {
                 let label = CpuDiffLabel { update_mode, recommendation_missing: flag(is_missing) };
                 let family = if is_over { &self.cpu_over } else { &self.cpu_under };
                 family.get_or_create(&label).observe(diff);
             }
-            Resource::Memory => {
+            SizedResource::Memory => {
                 let (recommendation_missing, is_oom) = (flag(is_missing), flag(is_oom));
                 let label = MemoryDiffLabel { update_mode, recommendation_missing, is_oom };
                 let family = if is_over { &self.memory_over } else { &self.memory_under };
@@ -159,11 +159,11 @@ impl Quality {
         }
     }
 
-    fn recommended(&self, resource: Resource, update_mode: &str, is_oom: bool, value: f64) {
+    fn recommended(&self, resource: SizedResource, update_mode: &str, is_oom: bool, value: f64) {
         let update_mode = update_mode.to_owned();
         match resource {
-            Resource::Cpu => self.cpu.get_or_create(&CpuLabel { update_mode }).observe(value),
-            Resource::Memory => {
+            SizedResource::Cpu => self.cpu.get_or_create(&CpuLabel { update_mode }).observe(value),
+            SizedResource::Memory => {
                 let label = MemoryLabel { update_mode, is_oom: flag(is_oom) };
                 self.memory.get_or_create(&label).observe(value);
             }
@@ -171,7 +171,7 @@ impl Quality {
     }
 
     /// Observes a changed recommendation of a VPA with this number of pods. Both values have the same unit.
-    pub fn changed(&self, update_mode: &str, resource: Resource, old: i64, new: i64, pods: usize) {
+    pub fn changed(&self, update_mode: &str, resource: SizedResource, old: i64, new: i64, pods: usize) {
         if old <= 0 {
             return;
         }
@@ -242,7 +242,7 @@ pub fn same_name_counts(
     to: &mut DescriptorEncoder,
     name: &str,
     help: &str,
-    values: &[(Labels, u64)],
+    values: &[(MetricLabels, u64)],
 ) -> fmt::Result {
     let mut family = to.encode_descriptor(name, help, None, MetricType::Unknown)?;
     for (labels, value) in values {
@@ -255,7 +255,7 @@ pub fn same_name_counts(
 mod tests {
     use super::*;
 
-    fn text(quality: &Quality) -> String {
+    fn text(quality: &QualityMetrics) -> String {
         let mut registry = Registry::default();
         quality.register(&mut registry);
         let mut text = String::new();
@@ -272,11 +272,12 @@ mod tests {
 
     #[test]
     fn usage_is_held_against_what_was_recommended() {
-        let quality = Quality::default();
-        let cpu = Usage { update_mode: "Off", resource: Resource::Cpu, amount: 0.5, is_oom: false };
+        let quality = QualityMetrics::default();
+        let cpu =
+            UsageSample { update_mode: "Off", resource: SizedResource::Cpu, amount: 0.5, is_oom: false };
         quality.observe(cpu, Some(0.4));
-        quality.observe(Usage { amount: 0.1, ..cpu }, Some(0.4));
-        let memory = Usage { resource: Resource::Memory, amount: 3e6, is_oom: true, ..cpu };
+        quality.observe(UsageSample { amount: 0.1, ..cpu }, Some(0.4));
+        let memory = UsageSample { resource: SizedResource::Memory, amount: 3e6, is_oom: true, ..cpu };
         quality.observe(memory, Some(3e6));
         let text = text(&quality);
         let relative = "vpa_quality_usage_recommendation_relative_diffs";
@@ -304,8 +305,9 @@ mod tests {
 
     #[test]
     fn a_sample_without_a_recommendation_is_counted_as_such() {
-        let quality = Quality::default();
-        let usage = Usage { update_mode: "Auto", resource: Resource::Memory, amount: 5e6, is_oom: false };
+        let quality = QualityMetrics::default();
+        let usage =
+            UsageSample { update_mode: "Auto", resource: SizedResource::Memory, amount: 5e6, is_oom: false };
         quality.observe(usage, None);
         quality.observe(usage, Some(0.0));
         assert_has(
@@ -319,11 +321,11 @@ mod tests {
 
     #[test]
     fn changes_are_relative_to_the_old_value_and_told_by_the_size_of_the_vpa() {
-        let quality = Quality::default();
-        quality.changed("Off", Resource::Cpu, 100, 150, 5);
-        quality.changed("Off", Resource::Cpu, 0, 150, 5);
-        quality.changed("Off", Resource::Memory, 100, 50, 0);
-        quality.changed("Off", Resource::Memory, 100, 50, usize::MAX);
+        let quality = QualityMetrics::default();
+        quality.changed("Off", SizedResource::Cpu, 100, 150, 5);
+        quality.changed("Off", SizedResource::Cpu, 0, 150, 5);
+        quality.changed("Off", SizedResource::Memory, 100, 50, 0);
+        quality.changed("Off", SizedResource::Memory, 100, 50, usize::MAX);
         let text = text(&quality);
         let name = "vpa_quality_relative_recommendation_changes_sum";
         assert_has(

@@ -13,11 +13,11 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::dimensions::DimensionMetrics;
-use super::encode::{Labels, counters, gauges};
-use super::quality::{Quality, same_name_counts};
-use berth_prometheus::{Counters, PrometheusSource, REQUEST_SECONDS, Skip};
+use super::encode::{MetricLabels, counters, gauges};
+use super::quality::{QualityMetrics, same_name_counts};
+use berth_prometheus::{PrometheusSource, QueryCounters, REQUEST_SECONDS, Skip};
 use berth_rightsizing::recommend::Refused;
-use berth_rightsizing::recommend::store::Counts;
+use berth_rightsizing::recommend::store::StoreCounts;
 
 /// Labels of the gauge that counts VPAs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +68,7 @@ pub struct RecommenderMetrics {
     evictions_left: AtomicU64,
     created: Results,
     deleted: Results,
-    quality: Quality,
+    quality: QualityMetrics,
     /// Responses of `metrics.k8s.io`.
     metric_server: Results,
     /// Dimensions besides CPU and memory.
@@ -105,7 +105,7 @@ impl Default for RecommenderMetrics {
             evictions_left: AtomicU64::new(0),
             created: Results::default(),
             deleted: Results::default(),
-            quality: Quality::default(),
+            quality: QualityMetrics::default(),
             metric_server: Results::default(),
             dimensions: DimensionMetrics::default(),
             state: Mutex::default(),
@@ -147,7 +147,7 @@ impl RecommenderMetrics {
     }
 
     /// Returns the quality metrics of recommendations.
-    pub fn quality(&self) -> &Quality {
+    pub fn quality(&self) -> &QualityMetrics {
         &self.quality
     }
 
@@ -185,7 +185,7 @@ impl RecommenderMetrics {
         self.state.lock().vpas = kinds;
     }
 
-    pub fn holds(&self, counts: Counts, bytes: usize) {
+    pub fn holds(&self, counts: StoreCounts, bytes: usize) {
         let mut state = self.state.lock();
         (state.aggregates, state.bytes) = (counts.aggregates, bytes);
     }
@@ -233,7 +233,7 @@ impl RecommenderMetrics {
                 ]
             })
             .collect();
-        let vpas: Vec<(Labels, usize)> =
+        let vpas: Vec<(MetricLabels, usize)> =
             labels.iter().zip(state.vpas.values()).map(|(label, count)| (label.as_slice(), *count)).collect();
         gauges(
             to,
@@ -304,7 +304,7 @@ fn prometheus(to: &mut DescriptorEncoder, source: &PrometheusSource) -> fmt::Res
     upstream_requests(to, counts)?;
     let codes: Vec<String> = requests.keys().map(u16::to_string).collect();
     let labels: Vec<_> = codes.iter().map(|code| [("code", code.as_str()), ("method", "POST")]).collect();
-    let values: Vec<(Labels, u64)> =
+    let values: Vec<(MetricLabels, u64)> =
         labels.iter().zip(requests.values()).map(|(label, it)| (label.as_slice(), it.count)).collect();
     counters(
         to,
@@ -313,7 +313,7 @@ fn prometheus(to: &mut DescriptorEncoder, source: &PrometheusSource) -> fmt::Res
         &values,
     )?;
     let labels = Skip::ALL.map(|reason| [("reason", reason.name())]);
-    let values: Vec<(Labels, u64)> = labels
+    let values: Vec<(MetricLabels, u64)> = labels
         .iter()
         .zip(Skip::ALL)
         .map(|(label, reason)| (label.as_slice(), counts.skipped(reason)))
@@ -322,12 +322,12 @@ fn prometheus(to: &mut DescriptorEncoder, source: &PrometheusSource) -> fmt::Res
 }
 
 /// Encodes the request metrics under upstream's names. Upstream counts only requests that got a response.
-fn upstream_requests(to: &mut DescriptorEncoder, counts: &Counters) -> fmt::Result {
+fn upstream_requests(to: &mut DescriptorEncoder, counts: &QueryCounters) -> fmt::Result {
     let mut requests = counts.requests();
     requests.retain(|code, _| *code != 0);
     let codes: Vec<String> = requests.keys().map(u16::to_string).collect();
     let labels: Vec<_> = codes.iter().map(|code| [("code", code.as_str()), ("method", "post")]).collect();
-    let values: Vec<(Labels, u64)> =
+    let values: Vec<(MetricLabels, u64)> =
         labels.iter().zip(requests.values()).map(|(label, it)| (label.as_slice(), it.count)).collect();
     same_name_counts(
         to,

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::encode::{Labels, counters, gauges};
+use super::encode::{MetricLabels, counters, gauges};
 
 /// Metrics of the scaler.
 #[derive(Default)]
@@ -56,20 +56,21 @@ impl ScalerMetrics {
     pub fn encode(&self, to: &mut DescriptorEncoder) -> fmt::Result {
         let state = self.state.lock();
         let [failed, done] = state.rounds;
-        let rounds: [(Labels, u64); 2] = [(&[("result", "done")], done), (&[("result", "failed")], failed)];
+        let rounds: [(MetricLabels, u64); 2] =
+            [(&[("result", "done")], done), (&[("result", "failed")], failed)];
         counters(to, "berth_scaler_rounds", "Rounds of the scaler", &rounds)?;
         let took = ConstGauge::new(state.took.as_secs_f64());
         let help = "Duration of the last round";
         took.encode(to.encode_descriptor("berth_scaler_round_seconds", help, None, took.metric_type())?)?;
         let labels: Vec<_> = state.changes.keys().map(|what| [("change", *what)]).collect();
-        let values: Vec<(Labels, u64)> = labels
+        let values: Vec<(MetricLabels, u64)> = labels
             .iter()
             .zip(state.changes.values())
             .map(|(label, count)| (label.as_slice(), *count))
             .collect();
         counters(to, "berth_scaler_changes", "Changes of services, by kind", &values)?;
         let labels: Vec<_> = state.services.keys().map(|reason| [("reason", *reason)]).collect();
-        let values: Vec<(Labels, usize)> = labels
+        let values: Vec<(MetricLabels, usize)> = labels
             .iter()
             .zip(state.services.values())
             .map(|(label, count)| (label.as_slice(), *count))
@@ -80,7 +81,7 @@ impl ScalerMetrics {
             "ServiceScalers by the reason of their condition Active",
             &values,
         )?;
-        let hints: [(Labels, usize); 1] = [(&[], state.hints)];
+        let hints: [(MetricLabels, usize); 1] = [(&[], state.hints)];
         gauges(to, "berth_scaler_hints", "Placement hints in force, from services that peak together", &hints)
     }
 }

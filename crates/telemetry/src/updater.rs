@@ -6,7 +6,7 @@ use std::fmt;
 use parking_lot::Mutex;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::encode::{Labels, counters, gauges};
+use super::encode::{MetricLabels, counters, gauges};
 
 /// Metrics of the updater.
 #[derive(Default)]
@@ -44,17 +44,18 @@ impl UpdaterMetrics {
     pub fn encode(&self, to: &mut DescriptorEncoder) -> fmt::Result {
         let state = self.state.lock();
         let [failed, done] = state.rounds;
-        let rounds: [(Labels, u64); 2] = [(&[("result", "done")], done), (&[("result", "failed")], failed)];
+        let rounds: [(MetricLabels, u64); 2] =
+            [(&[("result", "done")], done), (&[("result", "failed")], failed)];
         counters(to, "berth_updater_rounds", "Rounds of the updater", &rounds)?;
         let labels: Vec<_> = state.updates.keys().map(|what| [("result", *what)]).collect();
-        let values: Vec<(Labels, u64)> = labels
+        let values: Vec<(MetricLabels, u64)> = labels
             .iter()
             .zip(state.updates.values())
             .map(|(label, count)| (label.as_slice(), *count))
             .collect();
         counters(to, "berth_updater_updates", "Pods resized in place or evicted, by result", &values)?;
         let labels: Vec<_> = state.held.keys().map(|why| [("reason", *why)]).collect();
-        let values: Vec<(Labels, usize)> =
+        let values: Vec<(MetricLabels, usize)> =
             labels.iter().zip(state.held.values()).map(|(label, count)| (label.as_slice(), *count)).collect();
         gauges(
             to,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::advise::advice::{Advice, Current, Report, Size, WorkloadsFrom};
+use crate::advise::advice::{AdviceReport, ContainerAdvice, Current, ResourceAdvice, WorkloadsFrom};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::{Amount, amount};
 
@@ -16,10 +16,10 @@ struct Document<'a> {
     history: &'a str,
     workloads_from: WorkloadsFrom,
     notes: &'a [String],
-    containers: &'a [Advice],
+    containers: &'a [ContainerAdvice],
 }
 
-fn document(report: &Report) -> Document<'_> {
+fn document(report: &AdviceReport) -> Document<'_> {
     Document {
         prometheus: &report.source,
         at: &report.at,
@@ -32,13 +32,13 @@ fn document(report: &Report) -> Document<'_> {
 
 /// # Errors
 /// Never for a valid report; the serializer's type allows errors.
-pub fn json(report: &Report) -> anyhow::Result<String> {
+pub fn json(report: &AdviceReport) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(&document(report))? + "\n")
 }
 
 /// # Errors
 /// As [`json`].
-pub fn yaml(report: &Report) -> anyhow::Result<String> {
+pub fn yaml(report: &AdviceReport) -> anyhow::Result<String> {
     Ok(serde_saphyr::to_string(&document(report))?)
 }
 
@@ -48,7 +48,7 @@ const COLUMNS: &str = "severity,namespace,kind,workload,guessed,container,pods,p
                        cpuSeverity,memorySeverity,days,samples,confidence";
 
 /// Formats a line per container, after a header (RFC 4180, with line feeds). An empty cell is unset, `?` is unknown.
-pub fn csv(report: &Report) -> String {
+pub fn csv(report: &AdviceReport) -> String {
     let mut text = format!("{COLUMNS}\n");
     for each in &report.advice {
         let names = [&each.namespace, &each.kind, &each.workload].map(|name| cell(name)).join(",");
@@ -73,7 +73,7 @@ pub fn csv(report: &Report) -> String {
     text
 }
 
-fn amounts(size: &Size, unit: fn(Amount) -> String) -> String {
+fn amounts(size: &ResourceAdvice, unit: fn(Amount) -> String) -> String {
     let current = |current| match current {
         Current::Unknown => "?".to_owned(),
         Current::Unset => String::new(),

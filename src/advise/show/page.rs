@@ -3,13 +3,13 @@
 use std::fmt::Write;
 
 use super::units::{self, cpu, current, estimate, memory};
-use crate::advise::advice::{Advice, Report, Severity, Size, WorkloadsFrom, totals};
+use crate::advise::advice::{AdviceReport, ContainerAdvice, ResourceAdvice, Severity, WorkloadsFrom, totals};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::Amount;
 use berth_simulator::report::{page, text::escape, tile};
 
 /// Renders the page; the same report gives the same bytes.
-pub fn page(report: &Report) -> String {
+pub fn page(report: &AdviceReport) -> String {
     const TITLE: &str = "Sizes for containers";
     let mut body =
         format!("<header><p class=\"eyebrow\">berth recommend</p><h1>{TITLE}</h1>{}</header>", lead(report));
@@ -33,7 +33,7 @@ pub fn page(report: &Report) -> String {
     page::wrap(TITLE, &body)
 }
 
-fn lead(report: &Report) -> String {
+fn lead(report: &AdviceReport) -> String {
     let totals = totals(&report.advice);
     let total = |what: &str, total: Option<(Amount, Amount)>, unit: fn(Amount) -> String| {
         total.map_or(String::new(), |(now, then)| {
@@ -54,7 +54,7 @@ fn lead(report: &Report) -> String {
     )
 }
 
-fn rows(report: &Report) -> String {
+fn rows(report: &AdviceReport) -> String {
     let rows: String = report.advice.iter().map(row).collect();
     format!(
         "<div class=\"scroll sticky\" tabindex=\"0\" role=\"region\" aria-label=\"Containers\"><table><thead><tr>\
@@ -65,7 +65,7 @@ fn rows(report: &Report) -> String {
     )
 }
 
-fn row(advice: &Advice) -> String {
+fn row(advice: &ContainerAdvice) -> String {
     let guess = if advice.guessed { "~" } else { "" };
     let name = escape(&format!("{guess}{}/{}", units::kind(&advice.kind), advice.workload));
     let PerResource { cpu: cpu_size, memory: memory_size } = advice.size.as_ref();
@@ -85,7 +85,7 @@ fn row(advice: &Advice) -> String {
     )
 }
 
-fn size(size: &Size, unit: fn(Amount) -> String) -> String {
+fn size(size: &ResourceAdvice, unit: fn(Amount) -> String) -> String {
     let better = match size.saved() {
         Some(1..) => " class=\"better\"",
         Some(..=-1) => " class=\"worse\"",

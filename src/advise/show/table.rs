@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::units::{self, cpu, current, cut, estimate, memory};
-use crate::advise::advice::{Advice, Report, Size, WorkloadsFrom, totals};
+use crate::advise::advice::{AdviceReport, ContainerAdvice, ResourceAdvice, WorkloadsFrom, totals};
 use crate::columns;
 use berth_rightsizing::recommend::Amount;
 
@@ -15,7 +15,7 @@ const NAMES: [(usize, usize); 3] = [(1, 9), (2, 12), (3, 9)];
 const LEFT: [usize; 6] = [0, 1, 2, 3, 5, 6];
 
 /// Formats a line per container, in at most `width` columns unless the numbers alone need more, and a line of totals.
-pub fn table(report: &Report, width: usize) -> String {
+pub fn table(report: &AdviceReport, width: usize) -> String {
     let mut text = String::new();
     for line in about(report) {
         let _ = writeln!(text, "{line}");
@@ -34,7 +34,7 @@ pub fn table(report: &Report, width: usize) -> String {
 }
 
 /// Returns the lines above the table.
-fn about(report: &Report) -> Vec<String> {
+fn about(report: &AdviceReport) -> Vec<String> {
     let mut lines = vec![format!(
         "{} containers by their usage in the {} before {}, from {}",
         report.advice.len(),
@@ -59,9 +59,9 @@ fn about(report: &Report) -> Vec<String> {
     lines
 }
 
-fn row(advice: &Advice) -> [String; 8] {
+fn row(advice: &ContainerAdvice) -> [String; 8] {
     let guess = if advice.guessed { "~" } else { "" };
-    let pair = |size: &Size, unit: fn(Amount) -> String| {
+    let pair = |size: &ResourceAdvice, unit: fn(Amount) -> String| {
         format!("{} -> {}", current(size.request, unit), estimate(size.target, unit))
     };
     [

@@ -1,14 +1,15 @@
 use super::*;
 use crate::advise::advice::{sort, totals};
-use crate::advise::{Choice, Collector, Left, Owners, Recorder};
+use crate::advise::{Collector, ContainerSelection, Left, OwnerIndex, Recorder};
 use berth_prometheus::{Fact, FactRow, Series};
-use berth_rightsizing::recommend::Settings;
+use berth_rightsizing::recommend::RecommenderSettings;
 use berth_rightsizing::recommend::backtest::Resource;
 use berth_rightsizing::usage::{Sample, UsageKind};
 
 const HOUR_NS: i64 = 3_600_000_000_000;
 const NOW_S: f64 = 1_700_000_000.0;
-const ALL: Choice = Choice { ended_after_ns: 2 * HOUR_NS, all: true, severity_min: Severity::Unknown };
+const ALL: ContainerSelection =
+    ContainerSelection { ended_after_ns: 2 * HOUR_NS, all: true, severity_min: Severity::Unknown };
 
 /// Adds hourly samples of `value` between two times, given in hours before now.
 fn use_up(
@@ -26,11 +27,12 @@ fn use_up(
 }
 
 fn collector(told: &[(Fact, &str, &str)]) -> Collector {
-    let mut owners = Owners::default();
+    let mut owners = OwnerIndex::default();
     for (fact, object, about) in told {
         owners.add(*fact, FactRow { namespace: "shop", object, about, value: 1.0 });
     }
-    Collector::new(Settings::default(), owners, NOW_S as i64 * 1_000_000_000).expect("the usual settings")
+    Collector::new(RecommenderSettings::default(), owners, NOW_S as i64 * 1_000_000_000)
+        .expect("the usual settings")
 }
 
 fn tell(collector: &mut Collector, fact: Fact, object: &str, about: &str, value: f64) {
@@ -100,15 +102,15 @@ fn what_does_not_run_any_more_is_left_out_but_for_jobs() {
     pod("backup-28456720-x2x4z", "app", 30, 29);
     pod("web-59f9fb6b8-x2x4z", "old", 100, 20);
     pod("web-7c5ddbdf54-b5x2w", "new", 19, 0);
-    let running = Choice { all: false, ..ALL };
-    let names = |advice: &[Advice]| -> Vec<String> {
+    let running = ContainerSelection { all: false, ..ALL };
+    let names = |advice: &[ContainerAdvice]| -> Vec<String> {
         advice.iter().map(|each| format!("{}/{} {}", each.workload, each.container, each.pods)).collect()
     };
     let (advice, left) = collector.advice(running);
     assert_eq!(names(&advice), ["backup/app 0", "web/new 1", "here/app 1"]);
     assert_eq!(left, Left { ended: 3, less_severe: 0 });
     assert_eq!(collector.advice(ALL).0.len(), 6);
-    let critical = Choice { severity_min: Severity::Critical, ..running };
+    let critical = ContainerSelection { severity_min: Severity::Critical, ..running };
     assert_eq!(collector.advice(critical), (Vec::new(), Left { ended: 3, less_severe: 3 }));
 }
 
@@ -191,7 +193,7 @@ fn the_worst_come_first_and_of_them_those_that_save_most() {
 
 #[test]
 fn a_recorder_keeps_each_pod_by_itself() {
-    let mut recorder = Recorder::new(Owners::default());
+    let mut recorder = Recorder::new(OwnerIndex::default());
     let samples =
         [Sample { at: 1.0, value: 0.25 }, Sample { at: 2.0, value: -1.0 }, Sample { at: 3.5, value: 0.5 }];
     for (pod, samples) in [("db-1", &samples[2..]), ("db-0", &samples)] {

@@ -1,14 +1,14 @@
 use proptest::prelude::*;
 
-use crate::advise::{Owners, WorkloadRef, guess};
+use crate::advise::{OwnerIndex, WorkloadRef, guess};
 use berth_prometheus::{Fact, FactRow};
 
 fn found(kind: &str, name: &str, guessed: bool) -> WorkloadRef {
     WorkloadRef { kind: kind.into(), name: name.into(), guessed }
 }
 
-fn owners(told: &[(Fact, &str, &str)]) -> Owners {
-    let mut owners = Owners::default();
+fn owners(told: &[(Fact, &str, &str)]) -> OwnerIndex {
+    let mut owners = OwnerIndex::default();
     for (fact, object, about) in told {
         owners.add(*fact, FactRow { namespace: "n", object, about, value: 1.0 });
     }
@@ -104,7 +104,7 @@ fn workloads_are_guessed_from_names() {
 proptest! {
     #[test]
     fn any_name_has_a_workload_whose_name_it_begins_with(pod in ".{0,40}") {
-        let WorkloadRef { name, guessed, .. } = Owners::default().workload("n", &pod);
+        let WorkloadRef { name, guessed, .. } = OwnerIndex::default().workload("n", &pod);
         prop_assert!(pod.starts_with(&name) && guessed);
     }
 

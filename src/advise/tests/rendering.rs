@@ -18,7 +18,7 @@ fn assert_golden(name: &str, text: &str) {
 }
 
 /// Containers with every kind of value, and hostile names.
-fn three() -> Report {
+fn three() -> AdviceReport {
     let mut first = advice("app", (Current::Set(2000), Some(350)), (Current::Set(4 << 30), Some(512 * MI)));
     first.size.memory.limit = Current::Set(4 << 30);
     let mut second = advice("=\"x\",y", (Current::Unset, Some(25)), (Current::Unknown, None));

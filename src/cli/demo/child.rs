@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use berth_telemetry::process::{Usage, usage_of};
+use berth_telemetry::process::{ProcessUsage, usage_of};
 use berth_testenv::Process;
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -65,23 +65,23 @@ impl Berth {
         self.process.log().tail()
     }
 
-    pub fn usage(&self) -> Result<Usage> {
+    pub fn usage(&self) -> Result<ProcessUsage> {
         usage_of(&self.process.pid().to_string())
             .context("cannot read the resource usage of berth from /proc")
     }
 
-    pub async fn scrape(&self) -> Result<Metrics> {
+    pub async fn scrape(&self) -> Result<ScrapedMetrics> {
         let url = format!("http://{}/metrics", self.address);
         let answer = self.http.get(&url).send().await.and_then(reqwest::Response::error_for_status);
         let text = answer.with_context(|| format!("cannot read {url}"))?.text().await?;
-        Ok(Metrics(text))
+        Ok(ScrapedMetrics(text))
     }
 }
 
 /// Text of a scrape.
-pub struct Metrics(String);
+pub struct ScrapedMetrics(String);
 
-impl Metrics {
+impl ScrapedMetrics {
     /// Returns the value of a metric, by its name with labels as in the text.
     pub fn get(&self, name: &str) -> Result<u64> {
         let lines = &mut self.0.lines();
@@ -97,7 +97,8 @@ mod tests {
 
     #[test]
     fn a_metric_is_found_by_its_whole_name() {
-        let metrics = Metrics("# TYPE a counter\na_total_b 1\na_total{x=\"y\"} 2\na_total 3\n".to_owned());
+        let metrics =
+            ScrapedMetrics("# TYPE a counter\na_total_b 1\na_total{x=\"y\"} 2\na_total 3\n".to_owned());
         assert_eq!(metrics.get("a_total").unwrap(), 3);
         assert_eq!(metrics.get(r#"a_total{x="y"}"#).unwrap(), 2);
         assert!(metrics.get("a").is_err());

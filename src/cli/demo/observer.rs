@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use kube::Client;
 use parking_lot::Mutex;
 
-use super::workload::{Class, Fate, Workload};
-use berth_kube_io::{Change, ClusterSink, LIVE_PODS, LeanPod, PodIndex, WatchCounters, watch};
+use super::workload::{DemoClass, DemoWorkload, Fate};
+use berth_kube_io::{ClusterSink, LIVE_PODS, LeanPod, PodIndex, WatchChange, WatchCounters, watch};
 use berth_model::{Node, Pod};
 
 /// Observations of one pod.
@@ -26,12 +26,12 @@ struct Seen {
 #[derive(Debug, Default)]
 struct Record {
     pods: HashMap<String, Seen>,
-    counts: Counts,
+    counts: StageCounts,
 }
 
 /// Number of pods in each stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct StageCounts {
     pub created: usize,
     pub bound: usize,
     /// Pods that cannot be placed, now or ever, and have a condition with the reason.
@@ -43,17 +43,17 @@ pub struct Counts {
 pub struct Observer(Arc<Mutex<Record>>);
 
 impl Observer {
-    pub fn new(workload: Workload) -> Self {
-        let seen = |class: &Class| Seen { fate: class.fate, created: None, bound: None, told: false };
+    pub fn new(workload: DemoWorkload) -> Self {
+        let seen = |class: &DemoClass| Seen { fate: class.fate, created: None, bound: None, told: false };
         let pods = workload.pods().zip(workload.classes());
         let pods = pods.map(|((name, _), class)| (name, seen(class))).collect();
-        Observer(Arc::new(Mutex::new(Record { pods, counts: Counts::default() })))
+        Observer(Arc::new(Mutex::new(Record { pods, counts: StageCounts::default() })))
     }
 
     /// Watches the pods; never returns.
     pub async fn watch(self, client: Client) {
         let (mut index, mut record) = (PodIndex::default(), self);
-        let sink = |change: Change<LeanPod>| index.take(change, &mut record);
+        let sink = |change: WatchChange<LeanPod>| index.take(change, &mut record);
         watch(client, Some(LIVE_PODS), &WatchCounters::default(), sink).await;
     }
 
@@ -66,7 +66,7 @@ impl Observer {
         }
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> StageCounts {
         self.0.lock().counts
     }
 

@@ -12,7 +12,7 @@ use super::workload::CLASSES;
 use berth_model::Pod;
 
 #[derive(Debug, Serialize)]
-pub struct Summary {
+pub struct DemoSummary {
     /// Nodes created at the start.
     pub nodes: usize,
     pub pods: usize,
@@ -73,7 +73,7 @@ pub fn milliseconds(duration: Duration) -> f64 {
 
 /// Returns a row for each class, in the order of the workload.
 pub fn by_class(pods: &[Pod]) -> Vec<ClassSummary> {
-    let summary = |class: &'static super::workload::Class| {
+    let summary = |class: &'static super::workload::DemoClass| {
         let of_class =
             || pods.iter().filter(|pod| class_of(pod).is_some_and(|other| other.name == class.name));
         let waiting = of_class().find(|pod| pod.node_name.is_none());
@@ -90,7 +90,7 @@ pub fn by_class(pods: &[Pod]) -> Vec<ClassSummary> {
     CLASSES.iter().map(summary).collect()
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for DemoSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |count: usize| HumanCount(count as u64).to_string();
         writeln!(f, "{:<10} {:>8} {:>8} {:>8}", "class", "pods", "bound", "waiting")?;

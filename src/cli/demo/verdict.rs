@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::workload::{CLASS_LABEL, CLASSES, Class, Fate, GPU};
+use super::workload::{CLASS_LABEL, CLASSES, DemoClass, Fate, GPU};
 use berth_model::{Effect, Node, Pod};
 
 /// Maximum number of reported problems.
@@ -66,12 +66,12 @@ pub fn problems(pods_expected: usize, pods: &[Pod], nodes: &[Node]) -> Vec<Strin
     problems
 }
 
-pub fn class_of(pod: &Pod) -> Option<&'static Class> {
+pub fn class_of(pod: &Pod) -> Option<&'static DemoClass> {
     let name = pod.peer.identity.labels.get(CLASS_LABEL)?;
     CLASSES.iter().find(|class| class.name == name)
 }
 
-fn problem_of_waiting(pod: &Pod, class: &Class) -> Option<String> {
+fn problem_of_waiting(pod: &Pod, class: &DemoClass) -> Option<String> {
     if class.fate != Fate::Waits {
         return Some(format!("pod {} is not bound", pod.name));
     }
@@ -81,7 +81,7 @@ fn problem_of_waiting(pod: &Pod, class: &Class) -> Option<String> {
     (!is_told).then(|| format!("pod {} waits without a condition that says why", pod.name))
 }
 
-fn problem_of_bound(pod: &Pod, class: &Class, node: &Node) -> Option<String> {
+fn problem_of_bound(pod: &Pod, class: &DemoClass, node: &Node) -> Option<String> {
     let is_tolerated = |key: &str| class.tolerates == Some(key);
     let has_label = class.requires.is_none_or(|(key, value)| node.labels.get(key) == Some(value));
     let mut hard = node.taints.iter().filter(|taint| taint.effect != Effect::PreferNoSchedule);
@@ -91,7 +91,7 @@ fn problem_of_bound(pod: &Pod, class: &Class, node: &Node) -> Option<String> {
 
 impl Used {
     /// Adds a pod; returns whether its port was free.
-    fn add(&mut self, class: &Class) -> bool {
+    fn add(&mut self, class: &DemoClass) -> bool {
         self.cpu_milli += class.cpu_milli;
         self.memory += class.memory_mib << 20;
         self.pods += 1;
@@ -104,11 +104,11 @@ impl Used {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::workload::Workload;
+    use super::super::workload::DemoWorkload;
     use super::*;
     use berth_kube_io::{Interner, LeanNode, LeanPod};
 
-    const WORKLOAD: Workload = Workload { nodes: 20, pods: 100 };
+    const WORKLOAD: DemoWorkload = DemoWorkload { nodes: 20, pods: 100 };
     const NODES: usize = 21;
 
     fn nodes() -> Vec<Node> {

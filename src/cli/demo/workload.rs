@@ -30,7 +30,7 @@ pub enum Fate {
 
 /// Pods that differ only in their names.
 #[derive(Debug, Clone, Copy)]
-pub struct Class {
+pub struct DemoClass {
     pub name: &'static str,
     pub about: &'static str,
     /// Share of all pods, in percent.
@@ -48,7 +48,7 @@ pub struct Class {
     pub tolerates: Option<&'static str>,
 }
 
-const PLAIN: Class = Class {
+const PLAIN: DemoClass = DemoClass {
     name: "web",
     about: "runs on any node",
     percent: 40,
@@ -62,10 +62,17 @@ const PLAIN: Class = Class {
     tolerates: None,
 };
 
-pub const CLASSES: [Class; 10] = [
+pub const CLASSES: [DemoClass; 10] = [
     PLAIN,
-    Class { name: "batch", about: "larger requests", percent: 24, cpu_milli: 500, memory_mib: 1024, ..PLAIN },
-    Class {
+    DemoClass {
+        name: "batch",
+        about: "larger requests",
+        percent: 24,
+        cpu_milli: 500,
+        memory_mib: 1024,
+        ..PLAIN
+    },
+    DemoClass {
         name: "zonal",
         about: "bound to zone-b",
         percent: 10,
@@ -73,7 +80,7 @@ pub const CLASSES: [Class; 10] = [
         requires: Some((ZONE, ZONES[1])),
         ..PLAIN
     },
-    Class {
+    DemoClass {
         name: "ingest",
         about: "tolerates its pool's taint",
         percent: 8,
@@ -82,7 +89,7 @@ pub const CLASSES: [Class; 10] = [
         tolerates: Some("dedicated"),
         ..PLAIN
     },
-    Class {
+    DemoClass {
         name: "compute",
         about: "node affinity to an instance type",
         percent: 6,
@@ -91,7 +98,7 @@ pub const CLASSES: [Class; 10] = [
         by_affinity: true,
         ..PLAIN
     },
-    Class {
+    DemoClass {
         name: "gpu",
         about: "one GPU each, tolerates the taint",
         percent: 3,
@@ -99,14 +106,14 @@ pub const CLASSES: [Class; 10] = [
         tolerates: Some(GPU),
         ..PLAIN
     },
-    Class {
+    DemoClass {
         name: "hostport",
         about: "port 9100, so one per node",
         percent: 3,
         host_port: Some(9100),
         ..PLAIN
     },
-    Class {
+    DemoClass {
         name: "late",
         about: "its pool comes last",
         percent: 2,
@@ -114,7 +121,7 @@ pub const CLASSES: [Class; 10] = [
         requires: Some((POOL, "late")),
         ..PLAIN
     },
-    Class {
+    DemoClass {
         name: "giant",
         about: "64 CPUs, more than any node",
         percent: 2,
@@ -122,7 +129,7 @@ pub const CLASSES: [Class; 10] = [
         cpu_milli: 64_000,
         ..PLAIN
     },
-    Class {
+    DemoClass {
         name: "nowhere",
         about: "a zone that does not exist",
         percent: 2,
@@ -134,15 +141,15 @@ pub const CLASSES: [Class; 10] = [
 
 /// Size of the demo.
 #[derive(Debug, Clone, Copy)]
-pub struct Workload {
+pub struct DemoWorkload {
     pub nodes: usize,
     pub pods: usize,
 }
 
-impl Workload {
+impl DemoWorkload {
     /// Checks that the demo can place its pods with these numbers.
     pub fn check(self) -> Result<(), String> {
-        let Workload { nodes, pods } = self;
+        let DemoWorkload { nodes, pods } = self;
         if nodes < NODES_MIN {
             return Err(format!("--nodes {nodes} is too few: every kind of node needs at least {NODES_MIN}"));
         }
@@ -158,12 +165,12 @@ impl Workload {
     }
 
     /// Returns the class of every pod, in the order of creation: well mixed, as in a cluster.
-    pub fn classes(self) -> impl Iterator<Item = &'static Class> {
+    pub fn classes(self) -> impl Iterator<Item = &'static DemoClass> {
         // 37 and 100 are coprime: a hundred pods in a row contain every percent once.
         (0..self.pods).map(|index| class_of_percent(index * 37 % 100))
     }
 
-    pub fn count(self, is_counted: impl Fn(&Class) -> bool) -> usize {
+    pub fn count(self, is_counted: impl Fn(&DemoClass) -> bool) -> usize {
         self.classes().filter(|class| is_counted(class)).count()
     }
 
@@ -187,7 +194,7 @@ impl Workload {
     }
 }
 
-fn class_of_percent(percent: usize) -> &'static Class {
+fn class_of_percent(percent: usize) -> &'static DemoClass {
     let mut end = 0;
     let found = CLASSES.iter().find(|class| {
         end += class.percent;
@@ -196,7 +203,7 @@ fn class_of_percent(percent: usize) -> &'static Class {
     found.expect("the shares add up to 100")
 }
 
-impl Class {
+impl DemoClass {
     fn pod(&self, name: &str) -> Value {
         let mut requests = json!({
             "cpu": format!("{}m", self.cpu_milli),
@@ -288,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_hundred_pods_hold_every_class_in_its_share() {
-        let workload = Workload { nodes: NODES_MIN, pods: 300 };
+        let workload = DemoWorkload { nodes: NODES_MIN, pods: 300 };
         for class in &CLASSES {
             assert_eq!(workload.count(|other| other.name == class.name), class.percent * 3, "{}", class.name);
         }
@@ -298,7 +305,7 @@ mod tests {
     #[test]
     fn every_class_has_room() {
         for nodes in NODES_MIN..200 {
-            let workload = Workload { nodes, pods: nodes * PODS_PER_NODE_MAX };
+            let workload = DemoWorkload { nodes, pods: nodes * PODS_PER_NODE_MAX };
             let asked = |name: &str| -> i64 {
                 let pods = workload.classes().filter(|class| class.name == name);
                 pods.map(|class| class.cpu_milli).sum()
@@ -325,10 +332,10 @@ mod tests {
 
     #[test]
     fn numbers_that_break_the_promise_are_refused_with_the_limit() {
-        let refusal = |nodes, pods| Workload { nodes, pods }.check().unwrap_err();
+        let refusal = |nodes, pods| DemoWorkload { nodes, pods }.check().unwrap_err();
         assert!(refusal(10, 300).contains("at least 20"));
         assert!(refusal(100, 50).contains("at least 100"));
         assert!(refusal(100, 1001).contains("up to 10 pods per node"));
-        assert!(Workload { nodes: 100, pods: 1000 }.check().is_ok());
+        assert!(DemoWorkload { nodes: 100, pods: 1000 }.check().is_ok());
     }
 }

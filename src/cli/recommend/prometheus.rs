@@ -8,12 +8,12 @@ use jiff::Timestamp;
 
 use super::values::shown;
 use super::{Answer, Failure, Format, LabelSet, RecommendOptions, note, settings, show};
-use crate::advise::{Choice, Collector, Left, Owners, Report, WorkloadsFrom};
-use crate::cli::progress::{Progress, Stage};
+use crate::advise::{AdviceReport, Collector, ContainerSelection, Left, OwnerIndex, WorkloadsFrom};
+use crate::cli::progress::{ProgressBars, Stage};
 use berth_model::{ConfigDuration, with_causes};
 use berth_prometheus::{
-    BasicAuth, Fact, FactRow, LabelNames, Missing, Namespaces, PrometheusConfig, PrometheusSource, Series,
-    Skip, SourceError, Summary,
+    BasicAuth, Fact, FactRow, LabelNames, Missing, Namespaces, PrometheusConfig, PrometheusSource,
+    ReadSummary, Series, Skip, SourceError,
 };
 use berth_rightsizing::recommend::time::nanos;
 use berth_rightsizing::usage::UsageKind;
@@ -57,7 +57,7 @@ fn width() -> usize {
     std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(DEFAULT)
 }
 
-async fn report(asked: &mut PrometheusQueries<'_>) -> Result<Report, Failure> {
+async fn report(asked: &mut PrometheusQueries<'_>) -> Result<AdviceReport, Failure> {
     let options = asked.options;
     let owners = asked.owners().await?;
     let workloads_from =
@@ -78,7 +78,7 @@ async fn report(asked: &mut PrometheusQueries<'_>) -> Result<Report, Failure> {
                 .to_owned(),
         );
     }
-    let choice = Choice {
+    let choice = ContainerSelection {
         // Two points: one may be missing.
         ended_after_ns: nanos(options.resolution.get()).saturating_mul(2),
         all: options.all,
@@ -86,7 +86,7 @@ async fn report(asked: &mut PrometheusQueries<'_>) -> Result<Report, Failure> {
     };
     let (advice, left) = collector.advice(choice);
     asked.tell_of(left);
-    Ok(Report {
+    Ok(AdviceReport {
         source: options.prometheus.clone().unwrap_or_default(),
         at: Timestamp::from_second(asked.now.as_second()).unwrap_or(asked.now).to_string(),
         history: shown(options.history),
@@ -112,9 +112,9 @@ impl<'a> PrometheusQueries<'a> {
 
     /// Returns the owners of pods. Without kube-state-metrics the result is empty, which is no failure; an
     /// unreachable Prometheus is.
-    pub async fn owners(&mut self) -> Result<Owners, Failure> {
+    pub async fn owners(&mut self) -> Result<OwnerIndex, Failure> {
         self.source.check(self.now).await.map_err(failure)?;
-        let mut owners = Owners::default();
+        let mut owners = OwnerIndex::default();
         for fact in [Fact::PodOwner, Fact::ReplicaSetOwner, Fact::JobOwner] {
             self.facts(fact, &mut owners, |owners, told| owners.add(fact, told)).await;
             if owners.is_empty() {
@@ -167,7 +167,7 @@ impl<'a> PrometheusQueries<'a> {
         Ok(())
     }
 
-    fn warnings(&mut self, summary: &Summary) {
+    fn warnings(&mut self, summary: &ReadSummary) {
         for warning in &summary.warnings {
             self.complete = false;
             let text = format!("Prometheus returned a warning, data may be missing: {warning}");
@@ -295,7 +295,7 @@ impl Hours {
     fn new(now: Timestamp, history: Duration) -> Self {
         let total = (history.as_secs() / 3_600) as usize;
         let is_shown = total > 0 && std::io::stderr().is_terminal();
-        let stage = is_shown.then(|| Progress::new().stage("history, hours", total));
+        let stage = is_shown.then(|| ProgressBars::new().stage("history, hours", total));
         Self { stage, start_s: now.as_second() as f64 - history.as_secs_f64(), total }
     }
 

@@ -18,7 +18,7 @@ use berth_kube_io::{LivePods, WatchStore};
 use berth_rightsizing::apply::index::SizingKind;
 use berth_scheduler::engine::Engine;
 use berth_scheduler::hints::Hints;
-use berth_server::metrics::{Histograms, Sources};
+use berth_server::metrics::{Histograms, MetricSources};
 use berth_server::mutate::{Mutate, Placing};
 
 /// Returns the store of what the enabled features need to size pods: with none of them, of nothing.
@@ -62,7 +62,7 @@ pub(super) fn update(
     cluster: &kube::Config,
     (engine, leadership): (&Engine, &Leadership),
     watches: &WatchStore,
-    sources: &Sources,
+    sources: &MetricSources,
 ) -> Result<()> {
     let Some(metrics) = sources.updater.clone() else { return Ok(()) };
     let client = without_retries(cluster.clone())?;

@@ -8,7 +8,7 @@ use futures::stream::FuturesUnordered;
 
 use super::outbox::Inbox;
 use berth_kube_io::{Evictor, Reporter};
-use berth_model::{PodRef, Report};
+use berth_model::{PodRef, PodReport};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::Eviction;
 
@@ -114,7 +114,7 @@ async fn carry_out(
             let ended = evictor.evict(&eviction, || leads(term)).await;
             let Eviction { victim, preemptor, node, .. } = eviction.clone();
             match &ended {
-                Ok(true) => reporter.report(Report::Preempted { pod: victim, preemptor, node }),
+                Ok(true) => reporter.report(PodReport::Preempted { pod: victim, preemptor, node }),
                 Ok(false) => {}
                 Err(error) => tracing::warn!(
                     namespace = %victim.namespace, pod = %victim.name, %node, error,

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use berth_controllers::tasks::Tasks;
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
 use berth_scheduler::engine::{AdviceInput, Engine};
-use berth_scheduler::repack::{Case, Entry, Repacker, Report, Waits};
-use berth_server::fragmentation::{Latest, Pass};
+use berth_scheduler::repack::{Case, Entry, FragmentationReport, Repacker, Waits};
+use berth_server::fragmentation::{FragmentationPass, Latest};
 
 /// Interval of the check whether anything is pending and a pass is due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ fn look(engine: &Engine, latest: &Latest) -> bool {
     let waiting: Vec<Entry> =
         told.map(|(case, finding)| Entry::new(case, finding, &|node| engine.node_name(node))).collect();
     let left_out = more + cases.len() - findings.len();
-    let mut report = Report { waiting, left_out, ..Report::default() };
+    let mut report = FragmentationReport { waiting, left_out, ..FragmentationReport::default() };
     report.note(effort);
     engine.advise(helps(&cases, &report));
     let took = began.elapsed();
@@ -90,11 +90,14 @@ fn look(engine: &Engine, latest: &Latest) -> bool {
         ?locked,
         "searched for pods whose move makes room"
     );
-    latest.set(Pass { report, took });
+    latest.set(FragmentationPass { report, took });
     true
 }
 
-fn helps(cases: &[Case], report: &Report) -> BTreeMap<berth_scheduler::gang::AllocationName, Arc<str>> {
+fn helps(
+    cases: &[Case],
+    report: &FragmentationReport,
+) -> BTreeMap<berth_scheduler::gang::AllocationName, Arc<str>> {
     let told = cases.iter().zip(&report.waiting);
     let of_allocation = |(case, entry): (&Case, &Entry)| match &case.what {
         Waits::Allocation(name) => Some((name.clone(), entry.help.clone()?)),

@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use berth_config::Config;
 use berth_controllers::tasks::Tasks;
 use berth_kube_io::scaling::LeanServiceScaler;
-use berth_kube_io::{Change, Listed, watch_if_served};
+use berth_kube_io::{Listed, WatchChange, watch_if_served};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::hints::{Hint, Hints};
-use berth_server::metrics::Sources;
+use berth_server::metrics::MetricSources;
 
 /// Batching interval: the statuses of many services change at once when a window ends.
 const GATHER: Duration = Duration::from_secs(1);
@@ -32,34 +32,34 @@ struct HintsByService {
 
 impl HintsByService {
     /// Applies a change; returns whether the hints changed.
-    fn take(&mut self, change: Change<LeanServiceScaler>) -> bool {
+    fn take(&mut self, change: WatchChange<LeanServiceScaler>) -> bool {
         match change {
-            Change::ListBegins => {
+            WatchChange::ListBegins => {
                 self.listed.begin();
                 false
             }
-            Change::Apply(Ok(object)) => {
+            WatchChange::Apply(Ok(object)) => {
                 let meta = &object.metadata;
                 let name = name_of(meta.namespace.as_deref(), meta.name.as_deref());
                 self.listed.note(name.clone());
                 self.set(name, object.hints())
             }
-            Change::Apply(Err(bad)) => {
+            WatchChange::Apply(Err(bad)) => {
                 self.set(name_of(Some(&bad.id.namespace), Some(&bad.id.name)), Vec::new())
             }
-            Change::Delete(id) => self.set(name_of(Some(&id.namespace), Some(&id.name)), Vec::new()),
-            Change::NotServed => {
+            WatchChange::Delete(id) => self.set(name_of(Some(&id.namespace), Some(&id.name)), Vec::new()),
+            WatchChange::NotServed => {
                 let before = self.of.len();
                 self.of.clear();
                 before > 0
             }
-            Change::ListEnds => {
+            WatchChange::ListEnds => {
                 let listed = self.listed.end();
                 let before = self.of.len();
                 self.of.retain(|name, _| listed.contains(name));
                 self.of.len() < before
             }
-            Change::Refused => false,
+            WatchChange::Refused => false,
         }
     }
 
@@ -85,7 +85,7 @@ pub(super) fn follow(
     tasks: &mut Tasks,
     client: &Client,
     config: &Config,
-    sources: &Sources,
+    sources: &MetricSources,
     (engine, to_webhook): (&Engine, Arc<RwLock<Hints>>),
 ) {
     let Some(metrics) = sources.scaler.clone().filter(|_| config.scaling.hints) else { return };
@@ -122,13 +122,13 @@ mod tests {
     use super::*;
     use berth_kube_io::{BadObject, ObjectId};
 
-    fn scaler(name: &str, selector: &str, hints: Value) -> Change<LeanServiceScaler> {
+    fn scaler(name: &str, selector: &str, hints: Value) -> WatchChange<LeanServiceScaler> {
         let object = json!({
             "metadata": {"namespace": "shop", "name": name},
             "spec": {"target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}},
             "status": {"selector": selector, "hints": hints, "memory": "{}"},
         });
-        Change::Apply(Ok(serde_json::from_value(object).expect("a ServiceScaler")))
+        WatchChange::Apply(Ok(serde_json::from_value(object).expect("a ServiceScaler")))
     }
 
     fn hint(service: &str, selector: &str, placement: &str, weight: i32) -> Value {
@@ -166,12 +166,12 @@ mod tests {
             assert!(known.take(scaler("web", "app=web", json!([hint("shop/db", "app=db", "Apart", 80)]))));
             known
         };
-        assert!(known().take(Change::Delete(id())));
+        assert!(known().take(WatchChange::Delete(id())));
         let bad = BadObject { id: id(), error: "bad".into() };
-        assert!(known().take(Change::Apply(Err(bad))));
+        assert!(known().take(WatchChange::Apply(Err(bad))));
         let mut listed_anew = known();
-        assert!(!listed_anew.take(Change::ListBegins));
-        assert!(listed_anew.take(Change::ListEnds), "the list is empty");
+        assert!(!listed_anew.take(WatchChange::ListBegins));
+        assert!(listed_anew.take(WatchChange::ListEnds), "the list is empty");
         for (selector, hints) in [
             ("", json!([hint("shop/db", "app=db", "Apart", 80)])),
             ("app=web", json!([hint("shop/db", "", "Apart", 80)])),

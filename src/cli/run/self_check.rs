@@ -10,7 +10,7 @@ use berth_config::Config;
 use berth_controllers::tasks::Tasks;
 use berth_kube_io::list_cluster;
 use berth_scheduler::engine::Engine;
-use berth_scheduler::scheduler::Difference;
+use berth_scheduler::scheduler::StateDifference;
 use berth_server::metrics::SelfCheckCounters;
 
 /// Time for which a difference must persist: watches lag.
@@ -68,7 +68,7 @@ async fn check_once(engine: &Engine, client: &Client) -> kube::Result<usize> {
     tokio::time::sleep(PAUSE).await;
     let (pods, nodes) = list_cluster(client).await?;
     let mut found = engine.differences(&pods, &nodes);
-    found.retain(|difference: &Difference| suspicions.binary_search(difference).is_ok());
+    found.retain(|difference: &StateDifference| suspicions.binary_search(difference).is_ok());
     for difference in &found {
         tracing::error!(?difference, "cached object differs from the API server");
     }

@@ -17,7 +17,7 @@ use berth_scheduler::engine::Engine;
 use berth_server::extender::{Binder, Extender, Judge};
 use berth_server::forward::{Forward, Trust};
 use berth_server::guard::Guard;
-use berth_server::metrics::{Histograms, Metrics, Sources};
+use berth_server::metrics::{Histograms, MetricSources, Metrics};
 use berth_server::{Secure, Served};
 use berth_telemetry::Health;
 
@@ -43,7 +43,7 @@ pub(super) fn routes(
     config: &Config,
     asked: ServingContext,
     health: &Health,
-    (histograms, sources): (&Histograms, &Sources),
+    (histograms, sources): (&Histograms, &MetricSources),
     trust: Trust,
 ) -> Result<Served> {
     let ServingContext { engine, cluster, store, leadership } = asked;

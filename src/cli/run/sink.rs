@@ -10,18 +10,18 @@ use serde::de::DeserializeOwned;
 use berth_config::Config;
 use berth_controllers::tasks::Tasks;
 use berth_kube_io::{
-    Change, ClusterSink, LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup,
-    LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
-    LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup,
-    LeanQuota, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
-    LeanVolumeAttachment, NodeIndex, ObjectIndex, ObjectSink, OptionalKind, PodIndex, SizingResource,
-    WatchStore, watch as watch_objects, watch_if_served,
+    ClusterSink, LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup, LeanCsiDriver,
+    LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject, LeanPersistentVolume,
+    LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup, LeanQuota, LeanReplicaSet,
+    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
+    NodeIndex, ObjectIndex, ObjectSink, OptionalKind, PodIndex, SizingResource, WatchChange, WatchStore,
+    watch as watch_objects, watch_if_served,
 };
 use berth_model::{Node, Pod};
 use berth_rightsizing::apply::index::SizingKind;
 use berth_scheduler::engine::Engine;
-use berth_scheduler::objects::{Kind, Object, ObjectName};
-use berth_server::metrics::Sources;
+use berth_scheduler::objects::{ClusterObject, ObjectKind, ObjectName};
+use berth_server::metrics::MetricSources;
 use berth_telemetry::Health;
 
 /// Passes watch events to the scheduler.
@@ -69,15 +69,15 @@ impl ClusterSink for ToScheduler<'_> {
 }
 
 impl ObjectSink for ToScheduler<'_> {
-    fn apply_object(&mut self, object: Object) {
+    fn apply_object(&mut self, object: ClusterObject) {
         self.0.apply_object(object);
     }
 
-    fn delete_object(&mut self, kind: Kind, object: &ObjectName) {
+    fn delete_object(&mut self, kind: ObjectKind, object: &ObjectName) {
         self.0.delete_object(kind, object);
     }
 
-    fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>) {
+    fn retain_objects(&mut self, kind: ObjectKind, listed: &HashSet<ObjectName>) {
         let synced = self.0.retain_objects(kind, listed);
         tracing::info!(?kind, objects = listed.len(), "objects are listed");
         self.synced(synced);
@@ -89,7 +89,7 @@ fn watch_shared<K>(
     tasks: &mut Tasks,
     (engine, watches): (&Engine, &WatchStore),
     client: &Client,
-    sources: &Sources,
+    sources: &MetricSources,
     health: &Health,
 ) where
     K: LeanObject + SizingResource<DynamicType: Default> + Sync,
@@ -103,8 +103,13 @@ fn watch_shared<K>(
 }
 
 /// Watches one kind of other objects.
-fn watch_kind<K>(tasks: &mut Tasks, engine: &Engine, client: &Client, sources: &Sources, health: &Health)
-where
+fn watch_kind<K>(
+    tasks: &mut Tasks,
+    engine: &Engine,
+    client: &Client,
+    sources: &MetricSources,
+    health: &Health,
+) where
     K: LeanObject + Resource<DynamicType: Default> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     watch_kind_also::<K>(tasks, engine, client, sources, health, |_| {});
@@ -115,9 +120,9 @@ fn watch_kind_also<K>(
     tasks: &mut Tasks,
     engine: &Engine,
     client: &Client,
-    sources: &Sources,
+    sources: &MetricSources,
     health: &Health,
-    mut also: impl FnMut(&Change<K>) + Send + 'static,
+    mut also: impl FnMut(&WatchChange<K>) + Send + 'static,
 ) where
     K: LeanObject + Resource<DynamicType: Default> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
@@ -125,7 +130,7 @@ fn watch_kind_also<K>(
         (engine.clone(), client.clone(), sources.object_watches.clone(), health.clone());
     tasks.spawn("watch of other objects", async move {
         let mut index = ObjectIndex::default();
-        let sink = |change: Change<K>| {
+        let sink = |change: WatchChange<K>| {
             also(&change);
             index.take(change, &mut ToScheduler(&to, &healthy));
         };
@@ -138,7 +143,7 @@ fn watch_optional<K>(
     tasks: &mut Tasks,
     engine: &Engine,
     client: &Client,
-    sources: &Sources,
+    sources: &MetricSources,
     health: &Health,
     chosen: impl Fn(K::DynamicType) + Send + Sync + 'static,
 ) where
@@ -148,7 +153,7 @@ fn watch_optional<K>(
         (engine.clone(), client.clone(), sources.object_watches.clone(), health.clone());
     tasks.spawn("watch of other objects", async move {
         let mut index = ObjectIndex::default();
-        let sink = |change: Change<K>| index.take(change, &mut ToScheduler(&to, &healthy));
+        let sink = |change: WatchChange<K>| index.take(change, &mut ToScheduler(&to, &healthy));
         watch_if_served(client, &counters, chosen, sink).await;
     });
 }
@@ -158,7 +163,7 @@ pub(super) fn watch_cluster(
     tasks: &mut Tasks,
     (engine, watches): (&Engine, &WatchStore),
     client: &Client,
-    sources: &Sources,
+    sources: &MetricSources,
     health: &Health,
     config: &Config,
 ) {
@@ -196,7 +201,7 @@ pub(super) fn watch_cluster(
         (engine.clone(), client.clone(), sources.node_watch.clone(), health.clone());
     tasks.spawn("watch of nodes", async move {
         let mut index = NodeIndex::default();
-        let sink = |change: Change<LeanNode>| index.take(change, &mut ToScheduler(&to, &healthy));
+        let sink = |change: WatchChange<LeanNode>| index.take(change, &mut ToScheduler(&to, &healthy));
         watch_objects(client_of, None, &counters, sink).await;
     });
     let live = watches.pods.clone();
@@ -204,7 +209,7 @@ pub(super) fn watch_cluster(
         (engine.clone(), client.clone(), sources.pod_watch.clone(), health.clone());
     tasks.spawn("watch of pods", async move {
         let mut index = PodIndex::new(Some(live));
-        let sink = |change: Change<LeanPod>| index.take(change, &mut ToScheduler(&to, &healthy));
+        let sink = |change: WatchChange<LeanPod>| index.take(change, &mut ToScheduler(&to, &healthy));
         watch_objects(client_of, Some(LIVE_PODS), &counters, sink).await;
     });
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{BaseLoad, CostSource, Nodes, SimulateOptions};
+use super::{BaseLoad, CostSource, NodeSource, SimulateOptions};
 use berth_scheduler::dispatch::DispatcherKind;
-use berth_simulator::{Compared, Experiment, Figures, Outcome, Report, Sweep};
+use berth_simulator::{Compared, DispatchFigures, DispatchReport, DispatchSweep, Experiment, RunOutcome};
 
 /// Returns an age limit that is short enough to matter: the time in which two requests arrive for each list
 /// that all agents may keep.
@@ -15,11 +15,11 @@ pub fn short_age(experiment: &Experiment) -> Duration {
 /// Returns the report. `aged`: Protean, LatCache and the default with this age limit.
 pub fn report(
     experiment: &Experiment,
-    outcomes: Vec<Outcome>,
-    sweeps: Vec<Sweep>,
-    aged: (Duration, Vec<Figures>),
+    outcomes: Vec<RunOutcome>,
+    sweeps: Vec<DispatchSweep>,
+    aged: (Duration, Vec<DispatchFigures>),
     command: String,
-) -> Report {
+) -> DispatchReport {
     let workload = &experiment.workloads[0];
     let mut setup = vec![
         ("requests", format!("{} of {} kinds", workload.arrivals.len(), workload.kinds())),
@@ -49,7 +49,7 @@ pub fn report(
         "The memory with an age limit is from runs that drop lists after {:.1} s without use.",
         aged.0.as_secs_f64()
     ));
-    Report {
+    DispatchReport {
         title: workload.source.clone(),
         setup,
         compared: compared(&outcomes, &aged.1),
@@ -84,7 +84,7 @@ fn differences(experiment: &Experiment) -> Vec<String> {
 }
 
 /// Returns the published figures of latcache-rule against Protean, and the measured ones.
-fn compared(outcomes: &[Outcome], aged: &[Figures]) -> Vec<Compared> {
+fn compared(outcomes: &[RunOutcome], aged: &[DispatchFigures]) -> Vec<Compared> {
     let of = |kind: DispatcherKind| {
         outcomes.iter().map(|outcome| &outcome.figures).find(|figures| figures.dispatcher == kind.name())
     };
@@ -135,8 +135,8 @@ pub fn command(options: &SimulateOptions) -> String {
         add(format!("--requests {} --types {}", options.requests, options.types));
     }
     match &options.nodes {
-        Some(Nodes::Count(count)) => add(format!("--nodes {count}")),
-        Some(Nodes::File(file)) => add(format!("--nodes {}", file.display())),
+        Some(NodeSource::Count(count)) => add(format!("--nodes {count}")),
+        Some(NodeSource::File(file)) => add(format!("--nodes {}", file.display())),
         None => {}
     }
     add(format!("--agents {}", options.agents));

@@ -10,11 +10,13 @@ use clap::Args;
 
 use super::{SimulateOptions, positive, print_text, with_progress};
 use crate::cli::Output;
-use crate::cli::progress::Progress;
+use crate::cli::progress::ProgressBars;
 use crate::columns;
-use berth_simulator::scaling::report::{self, Report, Sweep};
-use berth_simulator::scaling::service::Rules;
-use berth_simulator::scaling::{Figures, Load, Outcome, ScalerKind, Scenario, Synthetic, Tuning, run};
+use berth_simulator::scaling::report::{self, ScalingReport, ScalingSweep};
+use berth_simulator::scaling::service::ServiceAssumptions;
+use berth_simulator::scaling::{
+    ScalerKind, ScalingFigures, ScalingOutcome, Scenario, ServiceLoads, SyntheticTraffic, Tuning, run,
+};
 
 /// Options of `berth simulate --scaling`.
 #[derive(Debug, Clone, Args)]
@@ -104,11 +106,11 @@ pub fn scenarios(options: &SimulateOptions) -> Result<Vec<Scenario>> {
     let scaling = &options.scaling;
     let seconds = |hours: f64| (hours * 3_600.0).ceil() as u32;
     let (warm_up_s, measured_s) = (seconds(scaling.warm_up_hours), seconds(scaling.hours));
-    let trace = scaling.scaling_trace.as_ref().map(|file| Load::read(file)).transpose()?;
+    let trace = scaling.scaling_trace.as_ref().map(|file| ServiceLoads::read(file)).transpose()?;
     let scenario = |seed: u64| Scenario {
         load: trace.clone().unwrap_or_else(|| {
             let seconds = (warm_up_s + measured_s) as usize;
-            Load::synthetic(Synthetic { services: scaling.services as usize, seconds, seed })
+            ServiceLoads::synthetic(SyntheticTraffic { services: scaling.services as usize, seconds, seed })
         }),
         warm_up_s,
         measured_s,
@@ -119,7 +121,7 @@ pub fn scenarios(options: &SimulateOptions) -> Result<Vec<Scenario>> {
             hpa_target: scaling.hpa_target,
             setpoint: scaling.setpoint,
             window_s: scaling.window.into(),
-            rules: Rules {
+            rules: ServiceAssumptions {
                 startup_s: scaling.startup,
                 resize_s: scaling.resize,
                 burst: scaling.burst,
@@ -136,13 +138,13 @@ pub fn scenarios(options: &SimulateOptions) -> Result<Vec<Scenario>> {
 /// # Errors
 /// The result cannot be written.
 pub fn carry_out(options: &SimulateOptions, scenarios: &[Scenario]) -> Result<()> {
-    let progress = Progress::new();
+    let progress = ProgressBars::new();
     let kinds = &options.scaling.scalers.0;
     let work = work(scenarios) * kinds.len() as u64;
     let outcomes = with_progress(&progress, "simulated", work, |advance| compare(scenarios, kinds, advance));
     if let Some(file) = &options.report {
         let sweeps = sweeps(scenarios, &progress);
-        let page = report::render(&Report {
+        let page = report::render(&ScalingReport {
             source: scenarios[0].load.source.clone(),
             setup: setup(options, scenarios),
             outcomes: outcomes.clone(),
@@ -170,13 +172,17 @@ fn work(scenarios: &[Scenario]) -> u64 {
 }
 
 /// Returns the mean figures of each scaler over the scenarios; its timeline is that of the first scenario.
-fn compare(scenarios: &[Scenario], kinds: &[ScalerKind], advance: &(dyn Fn(u64) + Sync)) -> Vec<Outcome> {
+fn compare(
+    scenarios: &[Scenario],
+    kinds: &[ScalerKind],
+    advance: &(dyn Fn(u64) + Sync),
+) -> Vec<ScalingOutcome> {
     let tasks: Vec<_> =
         kinds.iter().flat_map(|kind| scenarios.iter().map(move |each| (*kind, each))).collect();
     let done = in_parallel(&tasks, |(kind, scenario)| run(scenario, *kind, advance));
-    let merged = |some: &[Outcome]| {
-        let all: Vec<Figures> = some.iter().map(|outcome| outcome.figures.clone()).collect();
-        Outcome { figures: Figures::mean(&all), timeline: some[0].timeline.clone() }
+    let merged = |some: &[ScalingOutcome]| {
+        let all: Vec<ScalingFigures> = some.iter().map(|outcome| outcome.figures.clone()).collect();
+        ScalingOutcome { figures: ScalingFigures::mean(&all), timeline: some[0].timeline.clone() }
     };
     done.chunks(scenarios.len()).map(merged).collect()
 }
@@ -203,7 +209,7 @@ fn in_parallel<T: Sync, R: Send>(tasks: &[T], work: impl Fn(&T) -> R + Sync) -> 
 }
 
 /// Returns sweeps over what influences the result most: targets, startup time and limits.
-fn sweeps(scenarios: &[Scenario], progress: &Progress) -> Vec<Sweep> {
+fn sweeps(scenarios: &[Scenario], progress: &ProgressBars) -> Vec<ScalingSweep> {
     let all = &[ScalerKind::Showar, ScalerKind::VpaHpa, ScalerKind::HpaVpaMemory][..];
     let (showar, hpas) = all.split_at(1);
     type Change = fn(&mut Tuning, f64);
@@ -223,7 +229,7 @@ fn sweeps(scenarios: &[Scenario], progress: &Progress) -> Vec<Sweep> {
                 let outcomes = compare(&scenarios, kinds, advance);
                 (*value, outcomes.into_iter().map(|outcome| outcome.figures).collect())
             };
-            Sweep { what, points: values.iter().map(point).collect() }
+            ScalingSweep { what, points: values.iter().map(point).collect() }
         };
         varied.iter().map(sweep).collect()
     })
@@ -285,7 +291,7 @@ fn command(options: &SimulateOptions) -> String {
 
 /// Returns two lines that describe the simulation, and a line for each scaler. Differences are of the first
 /// scaler to each.
-fn table(scenarios: &[Scenario], outcomes: &[Outcome]) -> String {
+fn table(scenarios: &[Scenario], outcomes: &[ScalingOutcome]) -> String {
     let Scenario { load, warm_up_s, measured_s, slo_ms, tuning, seed } = &scenarios[0];
     let hours = |seconds: u32| f64::from(seconds) / 3_600.0;
     let mut text = format!(
@@ -328,7 +334,7 @@ const HEADER: [&str; 18] = [
     "OOM",
 ];
 
-fn row(figures: &Figures, first: &Figures) -> [String; HEADER.len()] {
+fn row(figures: &ScalingFigures, first: &ScalingFigures) -> [String; HEADER.len()] {
     // Relative difference of the first scaler to this one.
     let change = |ours: f64, theirs: f64| match std::ptr::eq(figures, first) || theirs == 0.0 {
         true => String::new(),

@@ -3,11 +3,11 @@
 use std::fmt::Write;
 
 use crate::columns;
-use berth_simulator::{Experiment, Figures, Outcome};
+use berth_simulator::{DispatchFigures, Experiment, RunOutcome};
 
 /// Returns two lines that describe the simulation, and a line for each dispatcher. Differences are relative
 /// to the first.
-pub fn table(experiment: &Experiment, outcomes: &[Outcome]) -> String {
+pub fn table(experiment: &Experiment, outcomes: &[RunOutcome]) -> String {
     let workload = &experiment.workloads[0];
     let load =
         experiment.load.map_or("its own times".to_owned(), |load| format!("load {load:.3} at 80 % hits"));
@@ -30,7 +30,7 @@ pub fn table(experiment: &Experiment, outcomes: &[Outcome]) -> String {
     text.push_str(&columns::table(&rows, &widths, &[0]));
     if outcomes.iter().any(|outcome| !outcome.figures.intervals.is_empty()) {
         let _ = write!(text, "\nmeans of {} runs; 95 % confidence:\n", experiment.workloads.len());
-        for Outcome { figures, .. } in outcomes {
+        for RunOutcome { figures, .. } in outcomes {
             let half = |name| figures.intervals.get(name).map_or(0.0, |[low, high]| (high - low) / 2.0);
             let _ = write!(text, "{:<1$}", figures.dispatcher, widths[0]);
             for (name, what, unit) in [
@@ -71,7 +71,7 @@ const HEADER: [&str; 18] = [
     "",
 ];
 
-fn row(figures: &Figures, first: &Figures) -> [String; HEADER.len()] {
+fn row(figures: &DispatchFigures, first: &DispatchFigures) -> [String; HEADER.len()] {
     let change = |ours: f64, theirs: f64| match std::ptr::eq(figures, first) || theirs == 0.0 {
         true => String::new(),
         false => format!("{:+.1}%", (ours / theirs - 1.0) * 100.0),

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use berth_kube_io::{
-    Change, LeanAllocation, LeanCoschedulingPodGroup, LeanObject, LeanPodGroup, ObjectIndex, ObjectSink,
-    OptionalKind, PodGroupVersion, WatchCounters, watch_if_served,
+    LeanAllocation, LeanCoschedulingPodGroup, LeanObject, LeanPodGroup, ObjectIndex, ObjectSink,
+    OptionalKind, PodGroupVersion, WatchChange, WatchCounters, watch_if_served,
 };
 use berth_scheduler::gang::Allocation;
-use berth_scheduler::objects::{Kind, Object, ObjectName};
+use berth_scheduler::objects::{ClusterObject, ObjectKind, ObjectName};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
@@ -22,20 +22,20 @@ struct Seen {
 }
 
 impl ObjectSink for Seen {
-    fn apply_object(&mut self, object: Object) {
-        let Object::Allocation(allocation) = object else { panic!("{object:?}") };
+    fn apply_object(&mut self, object: ClusterObject) {
+        let ClusterObject::Allocation(allocation) = object else { panic!("{object:?}") };
         self.delete_object(
-            Kind::Allocation,
+            ObjectKind::Allocation,
             &ObjectName { namespace: allocation.name.namespace.clone(), name: allocation.name.name.clone() },
         );
         self.allocations.push(*allocation);
     }
 
-    fn delete_object(&mut self, _: Kind, object: &ObjectName) {
+    fn delete_object(&mut self, _: ObjectKind, object: &ObjectName) {
         self.allocations.retain(|it| it.name.name != object.name);
     }
 
-    fn retain_objects(&mut self, _: Kind, listed: &HashSet<ObjectName>) {
+    fn retain_objects(&mut self, _: ObjectKind, listed: &HashSet<ObjectName>) {
         self.lists += 1;
         self.allocations.retain(|it| listed.iter().any(|name| name.name == it.name.name));
     }
@@ -67,7 +67,7 @@ impl Watch {
         let (to, told, counted) = (seen.clone(), version.clone(), counters.clone());
         let task = tokio::spawn(async move {
             let mut index = ObjectIndex::default();
-            let sink = |change: Change<K>| index.take(change, &mut *to.lock());
+            let sink = |change: WatchChange<K>| index.take(change, &mut *to.lock());
             let chosen = |version| *told.lock() = K::version(&version).into_owned();
             watch_if_served(client, &counted, chosen, sink).await;
         });

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use berth_kube_io::client::without_retries;
 use berth_kube_io::{Allocations, PodGroupVersion};
-use berth_scheduler::gang::{AllocationKind, AllocationName, AllocationStatus, Phase, RoleStatus};
+use berth_scheduler::gang::{AllocationKind, AllocationName, GangRoleStatus, GangStatus, Phase};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::ListParams;
@@ -13,21 +13,21 @@ use super::*;
 
 const NEED: &str = "32 pods need 2 CPUs each: 3 fit into zone-a";
 
-fn waits(kind: AllocationKind, object: &DynamicObject) -> AllocationStatus {
-    AllocationStatus {
+fn waits(kind: AllocationKind, object: &DynamicObject) -> GangStatus {
+    GangStatus {
         name: AllocationName { kind, namespace: "default".into(), name: object.name_any().into() },
         uid: object.uid().expect("a uid").into(),
         observed_generation: object.metadata.generation.unwrap_or(0),
         phase: Phase::Unschedulable,
         message: NEED.into(),
         help: Some("8 more nodes".into()),
-        roles: [RoleStatus { name: "".into(), minimum: 32, members: 32, bound: 0 }].into(),
+        roles: [GangRoleStatus { name: "".into(), minimum: 32, members: 32, bound: 0 }].into(),
         placement: Box::default(),
         claimed_by_others: 0,
     }
 }
 
-fn is_scheduled(mut status: AllocationStatus) -> AllocationStatus {
+fn is_scheduled(mut status: GangStatus) -> GangStatus {
     status.phase = Phase::Scheduled;
     (status.message, status.help) = ("".into(), None);
     status.roles[0].bound = 32;
@@ -36,7 +36,7 @@ fn is_scheduled(mut status: AllocationStatus) -> AllocationStatus {
 }
 
 /// Writes until no update is pending.
-async fn write(control_plane: &ControlPlane, allocations: &Allocations, status: &AllocationStatus) {
+async fn write(control_plane: &ControlPlane, allocations: &Allocations, status: &GangStatus) {
     let client = without_retries(control_plane.config()).expect("a client");
     allocations.tell(status.clone());
     allocations.run(client, "host", std::future::ready(()), SOON).await;

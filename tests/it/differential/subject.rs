@@ -10,10 +10,10 @@ use berth_kube_io::{
     LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
 };
 use berth_model::Pod;
-use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits, Choice};
+use berth_scheduler::agent::{Agent, AgentChoice, AgentConfig, CacheLimits};
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::inventory::Occupant;
-use berth_scheduler::objects::{Kind, ObjectName};
+use berth_scheduler::objects::{ObjectKind, ObjectName};
 use berth_scheduler::preempt::{self, Cost, Site};
 use berth_scheduler::scheduler::{Scheduler, SchedulerConfig};
 use serde::de::DeserializeOwned;
@@ -123,19 +123,19 @@ impl Subject {
                 self.uids.remove(key).iter().for_each(|uid| self.scheduler.delete_pod(uid));
                 return;
             }
-            "namespaces" => Kind::Namespace,
-            "services" => Kind::Service,
-            "replicationcontrollers" => Kind::ReplicationController,
-            "replicasets" => Kind::ReplicaSet,
-            "statefulsets" => Kind::StatefulSet,
-            "persistentvolumes" => Kind::PersistentVolume,
-            "persistentvolumeclaims" => Kind::PersistentVolumeClaim,
-            "storageclasses" => Kind::StorageClass,
-            "csinodes" => Kind::CsiNode,
-            "csidrivers" => Kind::CsiDriver,
-            "csistoragecapacities" => Kind::CsiStorageCapacity,
-            "volumeattachments" => Kind::VolumeAttachment,
-            "poddisruptionbudgets" => Kind::DisruptionBudget,
+            "namespaces" => ObjectKind::Namespace,
+            "services" => ObjectKind::Service,
+            "replicationcontrollers" => ObjectKind::ReplicationController,
+            "replicasets" => ObjectKind::ReplicaSet,
+            "statefulsets" => ObjectKind::StatefulSet,
+            "persistentvolumes" => ObjectKind::PersistentVolume,
+            "persistentvolumeclaims" => ObjectKind::PersistentVolumeClaim,
+            "storageclasses" => ObjectKind::StorageClass,
+            "csinodes" => ObjectKind::CsiNode,
+            "csidrivers" => ObjectKind::CsiDriver,
+            "csistoragecapacities" => ObjectKind::CsiStorageCapacity,
+            "volumeattachments" => ObjectKind::VolumeAttachment,
+            "poddisruptionbudgets" => ObjectKind::DisruptionBudget,
             other => panic!("{other} are not handed to the scheduler yet"),
         };
         let object = ObjectName { namespace: namespace.into(), name: name.into() };
@@ -179,7 +179,7 @@ impl Subject {
         }
         says.surveyed =
             candidates.map(|nodes| nodes.iter().map(|node| inventory.name(*node).to_string()).collect());
-        if let Choice::Nowhere(diagnosis) = self.agent.choose(&class, now, |_| {}) {
+        if let AgentChoice::Nowhere(diagnosis) = self.agent.choose(&class, now, |_| {}) {
             says.message = Some(diagnosis.message_of(&class, pod.preemption_policy, Some(&told)));
         }
         says

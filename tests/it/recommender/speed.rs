@@ -9,7 +9,7 @@ use std::time::Instant;
 use berth_model::PerResource;
 use berth_prometheus::PrometheusConfig;
 use berth_rightsizing::recommend::propose::{Requests, propose};
-use berth_rightsizing::recommend::{Settings, Store, Vpa, Workload};
+use berth_rightsizing::recommend::{RecommenderSettings, Store, Vpa, Workload};
 use berth_telemetry::process::usage_of;
 use berth_testenv::binaries::go_tool;
 use berth_testenv::{ControlPlane, Process};
@@ -355,7 +355,7 @@ fn a_pass_over_ten_thousand_aggregates_takes_a_tenth_of_a_second() {
     let hours = 8 * 24;
     let vpa = Vpa::default();
     let before = resident();
-    let mut store = Store::new(Settings::default()).expect("the defaults");
+    let mut store = Store::new(RecommenderSettings::default()).expect("the defaults");
     let workloads: Vec<Workload> = (0..AGGREGATES)
         .map(|at| Workload {
             namespace: format!("team-{}", at % NAMESPACES).into(),

@@ -1,6 +1,8 @@
 //! A plausible report with made-up figures.
 
-use berth_simulator::{Compared, Figures, Outcome, Report, Slice, Sweep, Varied};
+use berth_simulator::{
+    Compared, DispatchFigures, DispatchReport, DispatchSlice, DispatchSweep, RunOutcome, Varied,
+};
 
 /// Name, average latency in ms and top-level hit rate.
 const DISPATCHERS: [(&str, f64, f64); 8] = [
@@ -18,13 +20,13 @@ const SLICE_S: f64 = 12.0;
 /// Seconds.
 const BURST: (f64, f64) = (4_200.0, 4_680.0);
 
-pub fn report() -> Report {
-    let sweep = |what, xs: &[f64], factor: fn(f64) -> f64| Sweep {
+pub fn report() -> DispatchReport {
+    let sweep = |what, xs: &[f64], factor: fn(f64) -> f64| DispatchSweep {
         what,
         points: xs.iter().map(|x| (*x, DISPATCHERS.map(|each| figures(each, factor(*x))).to_vec())).collect(),
     };
     let compared = |what, paper, ours: &str| Compared { what, paper, ours: ours.to_owned() };
-    Report {
+    DispatchReport {
         title: "8 dispatchers, 4 agents, 86,400 requests of azure-packing-2020".to_owned(),
         setup: [
             ("Nodes", "1,500"),
@@ -63,12 +65,12 @@ pub fn report() -> Report {
     }
 }
 
-fn figures((name, average, hit): (&str, f64, f64), factor: f64) -> Figures {
+fn figures((name, average, hit): (&str, f64, f64), factor: f64) -> DispatchFigures {
     let estimates = name.starts_with("latcache").then_some(hit);
     let avg_ms = average * factor.max(0.1);
     let hit = 1.0 - (1.0 - hit) * factor.clamp(0.2, 4.0);
     let processing_ms = 6.0 + 40.0 * (1.0 - hit);
-    Figures {
+    DispatchFigures {
         dispatcher: name.to_owned(),
         avg_ms,
         p50_ms: 0.38 * avg_ms,
@@ -91,7 +93,7 @@ fn figures((name, average, hit): (&str, f64, f64), factor: f64) -> Figures {
     }
 }
 
-fn outcome(dispatcher: (&str, f64, f64)) -> Outcome {
+fn outcome(dispatcher: (&str, f64, f64)) -> RunOutcome {
     let figures = figures(dispatcher, 1.0);
     // A logistic curve over the logarithm of latency, through the median, with both ends.
     let latency = |share: f64| figures.p50_ms * (share / (1.0 - share)).powf(0.75);
@@ -106,7 +108,7 @@ fn outcome(dispatcher: (&str, f64, f64)) -> Outcome {
         let placed = (arrived + waiting / SLICE_S).min(figures.throughput_burst);
         waiting = (waiting + (arrived - placed) * SLICE_S).max(0.0);
         let warm = 1.0 - (-from_s / 900.0).exp();
-        Slice {
+        DispatchSlice {
             from_s,
             arrived,
             placed,
@@ -115,5 +117,5 @@ fn outcome(dispatcher: (&str, f64, f64)) -> Outcome {
         }
     };
     let timeline = (0..SLICES).map(slice).collect();
-    Outcome { timeline, figures, cdf, burst: BURST }
+    RunOutcome { timeline, figures, cdf, burst: BURST }
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use berth_model::{Identity, LabelSelector, Operator, Peer, Pod, Requirement};
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
-use berth_scheduler::gang::{Allocation, AllocationKind, AllocationName, Candidate, Members, Role, Wanted};
-use berth_scheduler::objects::Object;
+use berth_scheduler::gang::{
+    Allocation, AllocationKind, AllocationName, GangRole, RoleMembers, UnboundMember, WantedMembers,
+};
+use berth_scheduler::objects::ClusterObject;
 use berth_scheduler::scheduler::Scheduler;
 
 use super::process::Who;
@@ -27,7 +29,8 @@ pub fn tell(scheduler: &mut Scheduler) {
         let name = format!("g{gang}");
         let operator = Operator::In([Arc::from(&*name)].into());
         let selector = LabelSelector::All([Requirement { key: LABEL.into(), operator }].into());
-        let role = Role { name: "".into(), members: Members::Selected(selector), minimum: minimum(gang) };
+        let role =
+            GangRole { name: "".into(), members: RoleMembers::Selected(selector), minimum: minimum(gang) };
         let allocation = Allocation {
             uid: name.as_str().into(),
             name: AllocationName {
@@ -43,7 +46,7 @@ pub fn tell(scheduler: &mut Scheduler) {
             was_scheduled: false,
             problem: None,
         };
-        scheduler.apply_object(Object::Allocation(allocation.into()));
+        scheduler.apply_object(ClusterObject::Allocation(allocation.into()));
     }
 }
 
@@ -104,7 +107,7 @@ impl Sim {
             let bound = pods.iter().filter(|pod| gang_of(pod) == Some(*gang) && pod.node_name.is_some());
             let bound = bound.filter(|pod| !pod.finished && !pod.deleting).count() as u32;
             let need = minimum(*gang).saturating_sub(bound);
-            let candidates = members.iter().map(|pod| Candidate {
+            let candidates = members.iter().map(|pod| UnboundMember {
                 uid: pod.uid.clone(),
                 class: cold.class_of(pod),
                 holding: (&pod.usage).into(),
@@ -116,7 +119,7 @@ impl Sim {
             if !alike || (members.len() as u32) < need {
                 continue;
             }
-            let wanted = Wanted {
+            let wanted = WantedMembers {
                 members: candidates,
                 need: [need].into(),
                 topology: None,

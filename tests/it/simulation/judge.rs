@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use berth_model::{Amounts, Pod, Report};
+use berth_model::{Amounts, Pod, PodReport};
 use berth_scheduler::invariants::{self, Violation};
-use berth_scheduler::placement::{Binding, Outcome};
+use berth_scheduler::placement::{BindOutcome, Binding};
 use berth_scheduler::scheduler::{Action, Scheduler};
 
 use super::gangs::gang_of;
@@ -68,14 +68,14 @@ impl Sim {
     }
 
     /// A bind has ended: an unknown outcome never frees an assumption.
-    pub fn judge_outcome(&mut self, id: u64, binding: &Binding, outcome: &Outcome) -> Step {
+    pub fn judge_outcome(&mut self, id: u64, binding: &Binding, outcome: &BindOutcome) -> Step {
         self.tally.count(match outcome {
-            Outcome::Bound => "bound",
-            Outcome::BoundElsewhere(_) => "bound elsewhere",
-            Outcome::Vanished => "vanished",
-            Outcome::Refused(_) => "refused",
+            BindOutcome::Bound => "bound",
+            BindOutcome::BoundElsewhere(_) => "bound elsewhere",
+            BindOutcome::Vanished => "vanished",
+            BindOutcome::Refused(_) => "refused",
         });
-        let freed = matches!(outcome, Outcome::Vanished | Outcome::Refused(_));
+        let freed = matches!(outcome, BindOutcome::Vanished | BindOutcome::Refused(_));
         if freed {
             self.given_up.insert(id);
         }
@@ -197,7 +197,7 @@ impl Sim {
         }
         cold.retain_pods(&pods.iter().map(|pod| pod.uid.clone()).collect::<HashSet<_>>());
         let refusals = cold.take_actions().into_iter().filter_map(|action| match action {
-            Action::Report(Report::Failed { pod, message, .. }) => Some((pod.uid, message)),
+            Action::Report(PodReport::Failed { pod, message, .. }) => Some((pod.uid, message)),
             _ => None,
         });
         let refusals = refusals.collect();

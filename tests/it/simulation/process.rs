@@ -10,7 +10,7 @@ use berth_scheduler::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Part}
 use berth_scheduler::dispatch::{DispatcherKind, Estimator};
 use berth_scheduler::inventory::Revision;
 use berth_scheduler::placement::{BindAttempt, Binding};
-use berth_scheduler::rules::Placement;
+use berth_scheduler::rules::PlacementSettings;
 use berth_scheduler::scheduler::{Scheduler, SchedulerConfig, Task};
 
 use super::dice::Dice;
@@ -55,7 +55,7 @@ pub enum Doing {
 }
 
 pub struct Answer {
-    pub choice: berth_scheduler::scheduler::Answer,
+    pub choice: berth_scheduler::scheduler::TaskResult,
     pub seen: Revision,
     pub laps: Vec<(Part, Duration)>,
     pub changes: Vec<CacheChange>,
@@ -151,10 +151,10 @@ impl Settings {
             max_waiting_binds: self.max_waiting_binds,
             max_tries: self.max_tries,
             preemption: self.preemption,
-            placement: Arc::new(Placement {
+            placement: Arc::new(PlacementSettings {
                 packing: self.packing,
                 candidate_width: self.candidate_width,
-                ..Placement::default()
+                ..PlacementSettings::default()
             }),
             ..SchedulerConfig::default()
         };

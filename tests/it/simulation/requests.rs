@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use berth_scheduler::placement::{
-    BindAttempt, Binding, LATE_EFFECT, Outcome, Reply, Step as BindStep, Truth,
-};
+use berth_scheduler::placement::{BindAttempt, BindOutcome, BindStep, Binding, LATE_EFFECT, Reply, Truth};
 
 use super::process::Who;
 use super::sim::{Event, MS, S, Sim, Step};
@@ -153,14 +151,14 @@ impl Sim {
             return Ok(());
         };
         match &outcome {
-            Outcome::Bound => {}
-            Outcome::BoundElsewhere(node) => {
+            BindOutcome::Bound => {}
+            BindOutcome::BoundElsewhere(node) => {
                 if let Some((assumed, _)) = process.shadow.assumed.get_mut(&binding.uid) {
                     *assumed = node.clone();
                 }
             }
-            Outcome::Vanished => process.shadow.vanished(&binding.uid),
-            Outcome::Refused(_) => {
+            BindOutcome::Vanished => process.shadow.vanished(&binding.uid),
+            BindOutcome::Refused(_) => {
                 process.shadow.assumed.remove(&binding.uid);
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_model::{Node, Pod, PodRef, Report, ScheduledCondition};
+use berth_model::{Node, Pod, PodRef, PodReport, ScheduledCondition};
 use berth_scheduler::agent::Agent;
 use berth_scheduler::dispatch::DispatcherKind;
 use berth_scheduler::invariants::{self, Violation};
@@ -617,9 +617,9 @@ impl Sim {
         Ok(())
     }
 
-    fn report(&mut self, who: Who, report: Report) -> Step {
+    fn report(&mut self, who: Who, report: PodReport) -> Step {
         match report {
-            Report::Scheduled { pod, node } => {
+            PodReport::Scheduled { pod, node } => {
                 let truth = self.cluster.store.get(&pod.namespace, &pod.name);
                 if let Some(truth) = truth.filter(|truth| truth.uid == pod.uid)
                     && truth.node_name.as_ref() != Some(&node)
@@ -630,8 +630,8 @@ impl Sim {
                     ));
                 }
             }
-            Report::Preempted { .. } => {}
-            Report::Failed { pod, reason, message, .. } => {
+            PodReport::Preempted { .. } => {}
+            PodReport::Failed { pod, reason, message, .. } => {
                 self.note(|| format!("p{} reports {}: {message}", who.0, pod.uid));
                 if !self.processes[who.0].scheduler.leading() {
                     return Err(format!("p{} reports {} but does not lead", who.0, pod.uid));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Recommender;
 use crate::Config;
-use berth_rightsizing::apply::Rules;
+use berth_rightsizing::apply::DisruptionRules;
 use berth_rightsizing::recommend::time::nanos;
 
 /// Applies the recommendations of VPAs, from any recommender, to pods. It replaces upstream's updater and
@@ -71,8 +71,8 @@ impl Apply {
     }
 
     /// Returns the rules of updates. `has_webhook`: a webhook sets the recommended requests of new pods.
-    pub fn rules(&self, has_webhook: bool) -> Rules {
-        Rules {
+    pub fn rules(&self, has_webhook: bool) -> DisruptionRules {
+        DisruptionRules {
             min_replicas: i64::from(self.min_replicas),
             tolerance: self.eviction_tolerance,
             min_age: nanos(self.lifetime_threshold.get()),

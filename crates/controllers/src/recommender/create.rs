@@ -9,8 +9,8 @@ use futures::{StreamExt, stream};
 use super::world::World;
 use super::{Recommender, RecommenderContext};
 use berth_kube_io::vpa::ApiError;
-use berth_rightsizing::recommend::create::{self, Candidate, CreationRequests, plan};
-use berth_rightsizing::recommend::{Owner, Vpa};
+use berth_rightsizing::recommend::create::{self, CreationCandidate, CreationRequests, plan};
+use berth_rightsizing::recommend::{OwnerRef, Vpa};
 
 /// Maximum number of VPAs created in one round; the rest follow in the next rounds.
 const CREATED_MAX: usize = 100;
@@ -47,10 +47,10 @@ impl Recommender {
     }
 
     /// Records a workload at the top of a pod's owners.
-    pub(super) fn candidate(&self, namespace: &Arc<str>, owner: Owner) -> Option<Candidate> {
+    pub(super) fn candidate(&self, namespace: &Arc<str>, owner: OwnerRef) -> Option<CreationCandidate> {
         let (uid, label) = self.owners.about(namespace, &owner)?;
         let is_excluded = label.as_deref() == Some("false");
-        Some(Candidate { namespace: namespace.clone(), owner, uid, is_excluded })
+        Some(CreationCandidate { namespace: namespace.clone(), owner, uid, is_excluded })
     }
 
     pub(super) async fn make_vpas(&mut self, world: &World) {
@@ -61,14 +61,14 @@ impl Recommender {
         self.delete(&plan.superfluous).await;
     }
 
-    async fn create(&mut self, wanted: &[&Candidate]) {
+    async fn create(&mut self, wanted: &[&CreationCandidate]) {
         let refused = &mut self.making.refused;
         refused.retain(|_, rounds| {
             *rounds -= 1;
             *rounds > 0
         });
-        let key = |it: &Candidate| (it.namespace.clone(), create::name(&it.owner));
-        let due: Vec<&Candidate> =
+        let key = |it: &CreationCandidate| (it.namespace.clone(), create::name(&it.owner));
+        let due: Vec<&CreationCandidate> =
             wanted.iter().copied().filter(|it| !refused.contains_key(&key(it))).collect();
         self.place.metrics.vpas_wait(due.len().saturating_sub(CREATED_MAX));
         let mut writes = Vec::new();
@@ -111,7 +111,11 @@ impl Recommender {
 }
 
 /// Creates a VPA; returns the error, if any.
-async fn write(place: RecommenderContext, term: u64, candidate: Candidate) -> Option<(Candidate, ApiError)> {
+async fn write(
+    place: RecommenderContext,
+    term: u64,
+    candidate: CreationCandidate,
+) -> Option<(CreationCandidate, ApiError)> {
     if !place.leadership.decides_in(term) {
         return None;
     }

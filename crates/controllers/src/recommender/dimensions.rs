@@ -18,14 +18,14 @@ use super::{Recommender, RecommenderContext};
 use berth_config as config;
 use berth_kube_io::vpa::ApiError;
 use berth_model::with_causes;
-use berth_prometheus::{Metric, Namespaces, PrometheusSource, Series, SourceError, Summary};
+use berth_prometheus::{Metric, Namespaces, PrometheusSource, ReadSummary, Series, SourceError};
 use berth_rightsizing::apply::SizedPod;
 use berth_rightsizing::recommend::assign::by_pod_name;
 use berth_rightsizing::recommend::feed::time;
 use berth_rightsizing::recommend::saved::Label;
 use berth_rightsizing::recommend::store::Workload;
 use berth_rightsizing::recommend::{DimensionStore, UnixNanos, Vpa};
-use berth_rightsizing::usage::Scope;
+use berth_rightsizing::usage::SeriesScope;
 use berth_telemetry::DimensionRead;
 
 /// Retry interval of a history that could not be read: the failed query may have taken Prometheus minutes.
@@ -248,7 +248,7 @@ impl Recommender {
         let dimensions = &mut self.dimensions;
         let sink = |series: Series<'_>| {
             let Some((workload, pod)) = pods.get(&(series.namespace, series.pod)) else { return };
-            let is_there = metric.scope == Scope::Pod
+            let is_there = metric.scope == SeriesScope::Pod
                 || pod.containers.iter().any(|container| *container.name == *series.container);
             if is_there && !dimensions.histories[place].awaited.contains(workload) {
                 tally.add(dimensions.feed(place, workload, &series, time));
@@ -258,7 +258,7 @@ impl Recommender {
         self.count_reading(place, &read, &tally);
         let name = self.dimensions.name(place);
         let said = match read {
-            Ok(Summary { series: 0, .. }) => Err(format!(
+            Ok(ReadSummary { series: 0, .. }) => Err(format!(
                 "Prometheus has no series of {} for these pods: scrape it, or check its labels",
                 metric.name
             )),
@@ -268,9 +268,9 @@ impl Recommender {
         self.complaints.say(&format!("dimension {name}"), &format!("the dimension {name}"), said);
     }
 
-    fn count_reading(&self, place: usize, read: &Result<Summary, SourceError>, tally: &Tally) {
+    fn count_reading(&self, place: usize, read: &Result<ReadSummary, SourceError>, tally: &Tally) {
         let result = match read {
-            Ok(Summary { series: 0, .. }) => DimensionRead::Empty,
+            Ok(ReadSummary { series: 0, .. }) => DimensionRead::Empty,
             Ok(_) => DimensionRead::Done,
             Err(_) => DimensionRead::Failed,
         };

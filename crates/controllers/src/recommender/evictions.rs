@@ -7,7 +7,7 @@ use super::Recommender;
 use super::quality::Judge;
 use super::samples::SEEN_LATE_NS;
 use super::world::World;
-use berth_kube_io::vpa::{ApiError, Eviction, TopOwner};
+use berth_kube_io::vpa::{ApiError, PressureEviction, TopOwner};
 use berth_rightsizing::recommend::assign::by_pod_name;
 use berth_rightsizing::recommend::saved;
 use berth_rightsizing::recommend::store::Workload;
@@ -73,7 +73,7 @@ impl Recommender {
         &mut self,
         world: &World,
         namespace: &Arc<str>,
-        evictions: Vec<Eviction>,
+        evictions: Vec<PressureEviction>,
         before: &BTreeSet<String>,
         look_ups: &mut usize,
     ) -> BTreeSet<String> {
@@ -93,7 +93,12 @@ impl Recommender {
 
     /// Returns the workload of an evicted pod. A pod that ran in the last round is known. For other pods the
     /// owner is read; if the pod is deleted, the name of the pod decides.
-    async fn whose(&mut self, namespace: &Arc<str>, eviction: &Eviction, look_ups: &mut usize) -> Whose {
+    async fn whose(
+        &mut self,
+        namespace: &Arc<str>,
+        eviction: &PressureEviction,
+        look_ups: &mut usize,
+    ) -> Whose {
         let too_old = eviction.time < super::now().saturating_sub(SEEN_LATE_NS);
         let known: BTreeSet<&Workload> =
             self.known.values().filter(|workload| workload.namespace == *namespace).collect();
@@ -123,7 +128,7 @@ impl Recommender {
     }
 
     /// Evictions counted by an earlier process are in the checkpoint that it wrote afterwards.
-    fn count_eviction(&mut self, world: &World, workload: &Workload, eviction: &Eviction) {
+    fn count_eviction(&mut self, world: &World, workload: &Workload, eviction: &PressureEviction) {
         let now = super::now();
         if eviction.time < now.saturating_sub(SEEN_LATE_NS) {
             return;

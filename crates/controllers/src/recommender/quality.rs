@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::Recommender;
 use super::world::World;
-use berth_rightsizing::recommend::post::Amounts;
+use berth_rightsizing::recommend::post::OptionalAmounts;
 use berth_rightsizing::recommend::store::Workload;
 use berth_rightsizing::recommend::{Amount, Recommendation, Vpa};
 use berth_rightsizing::usage::UsageKind;
-use berth_telemetry::{RecommenderMetrics, Resource, Usage};
+use berth_telemetry::{RecommenderMetrics, SizedResource, UsageSample};
 
 /// The last uncapped recommendation for the containers of each workload.
-pub(super) type Recommended = BTreeMap<Workload, BTreeMap<String, Amounts>>;
+pub(super) type Recommended = BTreeMap<Workload, BTreeMap<String, OptionalAmounts>>;
 
 /// Compares samples with recommendations.
 pub(super) struct Judge<'a> {
@@ -30,22 +30,22 @@ impl<'a> Judge<'a> {
     /// Counts a sample that the store accepted, in millicores or bytes.
     pub fn sample(&self, of: Option<&Workload>, container: &str, kind: UsageKind, amount: Amount) {
         if kind == UsageKind::Cpu {
-            self.judge(of, container, Resource::Cpu, amount, false);
+            self.judge(of, container, SizedResource::Cpu, amount, false);
         } else if kind == UsageKind::Memory {
-            self.judge(of, container, Resource::Memory, amount, false);
+            self.judge(of, container, SizedResource::Memory, amount, false);
         }
     }
 
     /// Counts an OOM kill of a container, which needs `needed` bytes.
     pub fn kill(&self, of: &Workload, container: &str, needed: Amount) {
-        self.judge(Some(of), container, Resource::Memory, needed, true);
+        self.judge(Some(of), container, SizedResource::Memory, needed, true);
     }
 
     fn judge(
         &self,
         of: Option<&Workload>,
         container: &str,
-        resource: Resource,
+        resource: SizedResource,
         amount: Amount,
         is_oom: bool,
     ) {
@@ -55,14 +55,14 @@ impl<'a> Judge<'a> {
         }
         let last = self.recommended.get(workload).and_then(|containers| containers.get(container));
         let last = last.and_then(|last| match resource {
-            Resource::Cpu => last.cpu,
-            Resource::Memory => last.memory,
+            SizedResource::Cpu => last.cpu,
+            SizedResource::Memory => last.memory,
         });
         let in_units = |amount: Amount| match resource {
-            Resource::Cpu => amount as f64 / 1000.0,
-            Resource::Memory => amount as f64,
+            SizedResource::Cpu => amount as f64 / 1000.0,
+            SizedResource::Memory => amount as f64,
         };
-        let usage = Usage { update_mode: &vpa.update_mode, resource, amount: in_units(amount), is_oom };
+        let usage = UsageSample { update_mode: &vpa.update_mode, resource, amount: in_units(amount), is_oom };
         self.metrics.quality().observe(usage, last.map(in_units));
     }
 }
@@ -92,7 +92,8 @@ impl Recommender {
                 let Some(old) = containers.insert(container, uncapped) else { continue };
                 let quality = self.place.metrics.quality();
                 let both = old.zip(uncapped).map(|(old, new)| Some((old.unwrap_or(0), new?)));
-                for (resource, both) in [(Resource::Cpu, both.cpu), (Resource::Memory, both.memory)] {
+                for (resource, both) in [(SizedResource::Cpu, both.cpu), (SizedResource::Memory, both.memory)]
+                {
                     if let Some((old, new)) = both {
                         quality.changed(&vpa.update_mode, resource, old, new, *pods);
                     }

@@ -6,7 +6,7 @@ use super::ScalerContext;
 use super::look::ServiceObservation;
 use super::settle::{Remembered, Settled};
 use crate::resizing::Resized;
-use berth_kube_io::scaling::Change;
+use berth_kube_io::scaling::ScalerChange;
 
 /// Results: what was done, and what failed.
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(super) struct Done {
     /// Number of pods that did not get their size, and the first reason.
     pub held: usize,
     pub because: Option<String>,
-    pub changes: Vec<(Change, String)>,
+    pub changes: Vec<(ScalerChange, String)>,
 }
 
 impl ScalerContext {
@@ -35,12 +35,12 @@ impl ScalerContext {
                     done.replicas = to;
                     remembered.memory.replicas = Some(to);
                     remembered.history.changed(now.as_second(), from, to);
-                    let change = if to > from { Change::ScaledUp } else { Change::ScaledDown };
+                    let change = if to > from { ScalerChange::ScaledUp } else { ScalerChange::ScaledDown };
                     done.changes
                         .push((change, format!("{from} -> {to} replicas: {}", settled.decision.reason)));
                 }
                 Err(error) => {
-                    done.changes.push((Change::Failed, format!("cannot set {to} replicas: {error}")))
+                    done.changes.push((ScalerChange::Failed, format!("cannot set {to} replicas: {error}")))
                 }
             }
         }
@@ -69,7 +69,7 @@ impl ScalerContext {
         }
         if done.resized > 0 && settled.decision.sizes_changed {
             let note = format!("{} pods in place: {}", done.resized, settled.decision.reason);
-            done.changes.push((Change::Resized, note));
+            done.changes.push((ScalerChange::Resized, note));
         }
         done
     }

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use super::Scaler;
 use super::look::ServiceObservation;
 use berth_crds::service_scaler::{HintPlacement, HintResource, HintStatus};
-use berth_kube_io::scaling::Service;
+use berth_kube_io::scaling::ScaledService;
 use berth_prometheus::{Metric, MetricKind, Namespaces};
-use berth_rightsizing::correlate::{Correlations, Direction, Hint, Resource, Settings, Window};
-use berth_rightsizing::scaling::Kind;
-use berth_rightsizing::usage::Scope;
+use berth_rightsizing::correlate::{CorrelationSettings, Correlations, Direction, Hint, Resource, Window};
+use berth_rightsizing::scaling::MeasuredKind;
+use berth_rightsizing::usage::SeriesScope;
 
 /// Minimum step between the points of a window, in seconds.
 const STEP_S_MIN: i64 = 3;
@@ -37,7 +37,7 @@ impl Affinity {
         Affinity {
             window_s: window_s.max(1),
             step_s: interval_s.max(STEP_S_MIN.min(window_s / 20)).max(1),
-            correlations: Correlations::new(Settings::default()),
+            correlations: Correlations::new(CorrelationSettings::default()),
             ends_s: i64::MIN,
             selectors: BTreeMap::new(),
             in_force: BTreeMap::new(),
@@ -60,7 +60,7 @@ impl Affinity {
     }
 
     /// Resumes from the statuses that another process wrote.
-    fn resume(&mut self, services: &[Service]) {
+    fn resume(&mut self, services: &[ScaledService]) {
         let mut known = Vec::new();
         for service in services {
             let Some(status) = &service.known else { continue };
@@ -85,11 +85,11 @@ impl Affinity {
                 self.in_force.insert(name_of(service), status.hints.clone());
             }
         }
-        self.correlations = Correlations::resumed(Settings::default(), known);
+        self.correlations = Correlations::resumed(CorrelationSettings::default(), known);
     }
 
     /// Updates the hints from the correlations, in the format of the statuses.
-    fn tell(&mut self, seen: &[(Arc<str>, &Service, &ServiceObservation)]) {
+    fn tell(&mut self, seen: &[(Arc<str>, &ScaledService, &ServiceObservation)]) {
         let hints = self.correlations.hints();
         let about: BTreeSet<&Arc<str>> = hints.iter().map(|hint| &hint.other).collect();
         self.selectors.retain(|name, _| about.contains(name));
@@ -117,13 +117,13 @@ impl Affinity {
         }
     }
 
-    pub fn of(&self, service: &Service) -> Vec<HintStatus> {
+    pub fn of(&self, service: &ScaledService) -> Vec<HintStatus> {
         self.in_force.get(&name_of(service)).cloned().unwrap_or_default()
     }
 }
 
 /// Returns the name of a service in hints.
-fn name_of(service: &Service) -> Arc<str> {
+fn name_of(service: &ScaledService) -> Arc<str> {
     format!("{}/{}", service.namespace, service.name).into()
 }
 
@@ -146,7 +146,7 @@ impl Scaler {
     /// included.
     pub(super) fn correlate(
         &mut self,
-        services: &[Service],
+        services: &[ScaledService],
         looks: &[Result<ServiceObservation, String>],
         counts: &[bool],
         now: Timestamp,
@@ -159,10 +159,11 @@ impl Scaler {
         if !affinity.ends(now_s) {
             return;
         }
-        let seen: Vec<(Arc<str>, &Service, &ServiceObservation)> = (services.iter().zip(looks).zip(counts))
-            .filter(|(_, counts)| **counts)
-            .filter_map(|((service, look), _)| Some((name_of(service), service, look.as_ref().ok()?)))
-            .collect();
+        let seen: Vec<(Arc<str>, &ScaledService, &ServiceObservation)> =
+            (services.iter().zip(looks).zip(counts))
+                .filter(|(_, counts)| **counts)
+                .filter_map(|((service, look), _)| Some((name_of(service), service, look.as_ref().ok()?)))
+                .collect();
         let points = usize::try_from(affinity.window_s / affinity.step_s).unwrap_or(0);
         let from_s = (now_s - affinity.window_s) as f64 + affinity.step_s as f64 / 2.0;
         let names = seen.iter().map(|(name, ..)| name.clone());
@@ -180,10 +181,10 @@ impl Scaler {
                     }
                 };
                 for container in &pod.containers {
-                    add(Resource::Cpu, &container.name, Kind::Cpu);
-                    add(Resource::Memory, &container.name, Kind::Memory);
+                    add(Resource::Cpu, &container.name, MeasuredKind::Cpu);
+                    add(Resource::Memory, &container.name, MeasuredKind::Memory);
                 }
-                add(Resource::Network, "", Kind::Network);
+                add(Resource::Network, "", MeasuredKind::Network);
             }
         }
         match affinity.correlations.observe(&window) {
@@ -205,7 +206,7 @@ fn network(direction: &str) -> Metric {
     Metric {
         name: format!("container_network_{direction}_bytes_total"),
         kind: MetricKind::Rate,
-        scope: Scope::Pod,
+        scope: SeriesScope::Pod,
         matchers: Vec::new(),
         sum_over: vec!["interface".to_owned()],
     }
@@ -243,7 +244,7 @@ mod tests {
                 "spec": {"target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}},
                 "status": status,
             });
-            Service::read(&object.to_string()).expect("a ServiceScaler")
+            ScaledService::read(&object.to_string()).expect("a ServiceScaler")
         };
         let of_web = vec![hint("shop/web", "app=web", 100), hint("shop/db", "app=db", 80)];
         let of_db = vec![hint("shop/db", "app=db", 100), hint("shop/web", "app=web", 80)];

@@ -8,16 +8,16 @@ use jiff::Timestamp;
 
 use super::{LOOKS_IN_FLIGHT, Scaler};
 use berth_kube_io::VpasUnknown;
-use berth_kube_io::scaling::{Other, Plan, Query, Scale, Service, sizing};
+use berth_kube_io::scaling::{Other, Query, ScaledService, ScalingPlan, WorkloadScale, sizing};
 use berth_prometheus::{Namespaces, ServiceName, filled, signal, success_rate};
 use berth_rightsizing::apply::SizedPod;
-use berth_rightsizing::recommend::Owner;
-use berth_rightsizing::scaling::{Kind, Measured, Point};
+use berth_rightsizing::recommend::OwnerRef;
+use berth_rightsizing::scaling::{Measured, MeasuredKind, Point};
 use berth_rightsizing::usage::UsageKind;
 
 /// Data of one service.
 pub(super) struct ServiceObservation {
-    pub scale: Scale,
+    pub scale: WorkloadScale,
     pub pods: Vec<SizedPod>,
     /// `None`: no signal is configured, or Prometheus has none.
     pub signal: Result<Option<Measured>, String>,
@@ -35,8 +35,8 @@ impl Scaler {
         let windows = &mut self.windows;
         let read = self.place.source.latest(Namespaces::These(&names), now, |kind, series| {
             let (kind, unit) = match kind {
-                UsageKind::Cpu => (Kind::Cpu, 1_000.0),
-                UsageKind::Memory => (Kind::Memory, 1.0),
+                UsageKind::Cpu => (MeasuredKind::Cpu, 1_000.0),
+                UsageKind::Memory => (MeasuredKind::Memory, 1.0),
             };
             for sample in series.samples {
                 let point = Point { time_s: sample.at as i64, value: sample.value * unit };
@@ -78,7 +78,7 @@ impl Scaler {
     /// Reads services, several concurrently.
     pub(super) async fn look_at(
         &mut self,
-        services: &[Service],
+        services: &[ScaledService],
         now: Timestamp,
     ) -> Vec<Result<ServiceObservation, String>> {
         let mut paths = Vec::new();
@@ -93,12 +93,12 @@ impl Scaler {
 
     async fn look(
         &self,
-        service: &Service,
+        service: &ScaledService,
         path: Result<String, String>,
         now: Timestamp,
     ) -> Result<ServiceObservation, String> {
         let api = &self.place.api;
-        let Owner { kind, name, .. } = &service.target;
+        let OwnerRef { kind, name, .. } = &service.target;
         let target = |error: String| format!("{kind} {name}: {error}");
         let scale = api.scale(&path?).await.map_err(|error| target(error.to_string()))?;
         let Some(selector) = &scale.labels else {
@@ -110,8 +110,9 @@ impl Scaler {
         self.place.watches.pods.listed().await;
         let pods = self.place.watches.pods.selected(&service.namespace, selector);
         let pods = pods.iter().map(|live| live.pod.clone()).collect();
-        let query =
-            |of: fn(&Plan) -> &Option<Query>| service.plan.as_ref().ok().and_then(|plan| of(plan).as_ref());
+        let query = |of: fn(&ScalingPlan) -> &Option<Query>| {
+            service.plan.as_ref().ok().and_then(|plan| of(plan).as_ref())
+        };
         let (signal, success) = futures::join!(
             self.measure(service, query(|plan| &plan.signal), now),
             self.measure(service, query(|plan| &plan.success), now)
@@ -121,12 +122,12 @@ impl Scaler {
 
     async fn measure(
         &self,
-        service: &Service,
+        service: &ScaledService,
         query: Option<&Query>,
         now: Timestamp,
     ) -> Result<Option<Measured>, String> {
         let Some(query) = query else { return Ok(None) };
-        let Owner { kind, name, .. } = &service.target;
+        let OwnerRef { kind, name, .. } = &service.target;
         let of = ServiceName { namespace: &service.namespace, kind, name };
         let config = self.place.source.config();
         let text = match query {

@@ -9,17 +9,18 @@ use serde::{Deserialize, Serialize};
 use super::InTheWay;
 use super::look::ServiceObservation;
 use super::refusals::Refusals;
-use berth_kube_io::scaling::{Plan, Service};
+use berth_kube_io::scaling::{ScaledService, ScalingPlan};
 use berth_model::PerResource;
 use berth_rightsizing::apply::in_place::is_less;
 use berth_rightsizing::apply::qos::is_kept;
-use berth_rightsizing::apply::{self, Change, Hold, Resize as Resizing, SizedPod};
+use berth_rightsizing::apply::{self, Hold, Resize as Resizing, SizeChange, SizedPod};
 use berth_rightsizing::recommend::change::proportional_limit;
-use berth_rightsizing::recommend::method::{Method, Sizes};
+use berth_rightsizing::recommend::method::{ContainerSizes, Method};
 use berth_rightsizing::recommend::{self, Amount, UnixNanos};
-use berth_rightsizing::scaling::behavior::{Allowed, History};
+use berth_rightsizing::scaling::behavior::{AllowedChange, History};
 use berth_rightsizing::scaling::{
-    Container, Decision, Kind, Memory, Observation, Point, Settings, Size, Vertical, Windows, decide,
+    Container, Decision, MeasuredKind, Observation, Point, ScalerMemory, ScalingSettings, Size, Vertical,
+    Windows, decide,
 };
 use berth_scheduler::rules::hash_of;
 
@@ -29,7 +30,7 @@ const SECOND_NS: i64 = 1_000_000_000;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Remembered {
-    pub memory: Memory,
+    pub memory: ScalerMemory,
     pub history: History,
     /// Last decided sizes, by container.
     pub sizes: BTreeMap<String, Size>,
@@ -42,7 +43,7 @@ pub(super) struct Remembered {
     #[serde(skip)]
     estimates: BTreeMap<String, Estimate>,
     #[serde(skip)]
-    pub refusals: Refusals<Vec<Change>>,
+    pub refusals: Refusals<Vec<SizeChange>>,
     /// Failure of the last round: it is reported once.
     #[serde(skip)]
     pub failed: Option<String>,
@@ -54,7 +55,7 @@ pub(super) struct Remembered {
 /// State of another estimator for one container.
 #[derive(Debug, Clone)]
 struct Estimate {
-    sizes: Sizes,
+    sizes: ContainerSizes,
     /// Time of its newest sample.
     seen_s: i64,
 }
@@ -62,7 +63,7 @@ struct Estimate {
 /// A decision to execute.
 pub(super) struct Settled {
     pub decision: Decision,
-    pub allowed: Allowed,
+    pub allowed: AllowedChange,
     /// Target sizes of the pods; 0 for resources that berth does not control.
     pub sizes: BTreeMap<String, Size>,
     pub resizes: Vec<Resize>,
@@ -75,12 +76,12 @@ pub(super) struct Settled {
 pub(super) struct Resize {
     /// Index of the pod in the data.
     pub pod: usize,
-    pub changes: Vec<Change>,
+    pub changes: Vec<SizeChange>,
 }
 
 impl Remembered {
     /// Returns the state that another process wrote into the status; unreadable parts are dropped.
-    pub fn of(service: &Service) -> Self {
+    pub fn of(service: &ScaledService) -> Self {
         let text = service.known.as_ref().and_then(|status| status.memory.as_deref());
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
@@ -88,7 +89,7 @@ impl Remembered {
     /// Decides about a service.
     pub fn settle(
         &mut self,
-        (service, plan): (&Service, &Plan),
+        (service, plan): (&ScaledService, &ScalingPlan),
         look: &ServiceObservation,
         others: &InTheWay,
         windows: &Windows,
@@ -126,8 +127,8 @@ impl Remembered {
             Container {
                 name: (*name).to_owned(),
                 size: self.size_of(name, &pods, ours(name)),
-                cpu: samples(Kind::Cpu),
-                memory: samples(Kind::Memory),
+                cpu: samples(MeasuredKind::Cpu),
+                memory: samples(MeasuredKind::Memory),
                 estimate: estimates.get(name).copied().unwrap_or_default(),
                 oom_kills: kills.get(name).copied().unwrap_or(0),
                 unheard: unheard((&service.namespace, name), &pods, windows, now_s),
@@ -178,8 +179,10 @@ impl Remembered {
     ) -> PerResource<Option<Amount>> {
         self.estimates.retain(|_, known| known.sizes.method() == method);
         if !self.estimates.contains_key(name) {
-            let Ok(shapes) = recommend::Settings::default().shapes() else { return PerResource::default() };
-            let fresh = Estimate { sizes: Sizes::new(method, &shapes), seen_s: i64::MIN };
+            let Ok(shapes) = recommend::RecommenderSettings::default().shapes() else {
+                return PerResource::default();
+            };
+            let fresh = Estimate { sizes: ContainerSizes::new(method, &shapes), seen_s: i64::MIN };
             self.estimates.insert(name.to_owned(), fresh);
         }
         let Some(Estimate { sizes, seen_s }) = self.estimates.get_mut(name) else {
@@ -189,8 +192,10 @@ impl Remembered {
             let (key, number) = ((namespace, &*pod.name, name), hash_of(&pod.uid));
             let new = |kind| windows.of(key, kind).filter(|point| point.time_s > *seen_s);
             let amount = |point: &Point| (point.time_s.saturating_mul(SECOND_NS), point.value as Amount);
-            new(Kind::Cpu).map(|point| amount(&point)).for_each(|(at, used)| sizes.add_cpu(number, at, used));
-            new(Kind::Memory)
+            new(MeasuredKind::Cpu)
+                .map(|point| amount(&point))
+                .for_each(|(at, used)| sizes.add_cpu(number, at, used));
+            new(MeasuredKind::Memory)
                 .map(|point| amount(&point))
                 .for_each(|(at, used)| sizes.add_memory(number, at, used));
         }
@@ -247,13 +252,13 @@ impl Remembered {
 }
 
 /// Returns the settings of the plan, without the parts that other controllers own.
-fn settings_of(plan: &Plan, others: &InTheWay) -> Settings {
+fn settings_of(plan: &ScalingPlan, others: &InTheWay) -> ScalingSettings {
     let settings = plan.settings.clone();
     if others.sizes.is_none() {
         return settings;
     }
     let vertical = Vertical { cpu: false, memory: false, ..settings.vertical };
-    Settings { vertical, containers: BTreeMap::new(), ..settings }
+    ScalingSettings { vertical, containers: BTreeMap::new(), ..settings }
 }
 
 /// Returns the part of a size that berth controls; the rest is 0.
@@ -279,7 +284,7 @@ fn unheard(
         let unheard = pods.iter().filter(|pod| pod.is_ready && has_it(pod) && !is_heard(pod)).count();
         unheard.try_into().unwrap_or(u32::MAX)
     };
-    PerResource { cpu: count(Kind::Cpu), memory: count(Kind::Memory) }
+    PerResource { cpu: count(MeasuredKind::Cpu), memory: count(MeasuredKind::Memory) }
 }
 
 /// Returns a message: why pods do not get their size.
@@ -304,7 +309,7 @@ fn held(pods: &[&SizedPod], others: BTreeMap<&'static str, usize>) -> Option<Str
 ///
 /// # Errors
 /// The reason why it cannot be done in place.
-fn resize(pod: &SizedPod, sizes: &BTreeMap<String, Size>) -> Result<Vec<Change>, Hold> {
+fn resize(pod: &SizedPod, sizes: &BTreeMap<String, Size>) -> Result<Vec<SizeChange>, Hold> {
     let of = |(index, container): (usize, &apply::SizedContainer)| {
         let size = sizes.get(&container.name)?;
         let (has, limits) = (container.wanted.requests, container.wanted.limits);
@@ -318,10 +323,10 @@ fn resize(pod: &SizedPod, sizes: &BTreeMap<String, Size>) -> Result<Vec<Change>,
                 proportional_limit(limit, has, Some(request?))
             },
         );
-        let change = Change { container: index, requests, limits, notes: Vec::new() };
+        let change = SizeChange { container: index, requests, limits, notes: Vec::new() };
         (requests != PerResource::default()).then_some(change)
     };
-    let changes: Vec<Change> = pod.containers.iter().enumerate().filter_map(of).collect();
+    let changes: Vec<SizeChange> = pod.containers.iter().enumerate().filter_map(of).collect();
     let is_stuck = !matches!(pod.resize, None | Some(Resizing::InProgress));
     if changes.is_empty() || pod.node.is_none() || (is_stuck && !is_less(pod, &changes)) {
         return Ok(Vec::new());

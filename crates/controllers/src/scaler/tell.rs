@@ -10,7 +10,7 @@ use super::settle::{Remembered, Settled};
 use super::{InTheWay, Scaler};
 use berth_crds::service_scaler::{ContainerStatus, HintStatus, ServiceScalerStatus};
 use berth_kube_io::conditions;
-use berth_kube_io::scaling::{Change, Plan, Service};
+use berth_kube_io::scaling::{ScaledService, ScalerChange, ScalingPlan};
 use berth_kube_io::vpa::ApiError;
 use berth_rightsizing::scaling::Size;
 
@@ -36,14 +36,14 @@ struct ServiceReport {
     hints: Vec<HintStatus>,
     /// `None`: no new decision.
     decision: Option<String>,
-    changes: Vec<(Change, String)>,
+    changes: Vec<(ScalerChange, String)>,
 }
 
 impl Scaler {
     /// Reads the data of a service, decides, acts, and reports. `in_the_way`: its other controllers.
     pub(super) async fn look_after(
         &mut self,
-        service: &Service,
+        service: &ScaledService,
         look: Result<ServiceObservation, String>,
         in_the_way: Result<InTheWay, String>,
         usage_error: Option<&str>,
@@ -77,17 +77,17 @@ impl Scaler {
 
     async fn tell(
         &self,
-        service: &Service,
+        service: &ScaledService,
         remembered: &mut Remembered,
         told: ServiceReport,
         now: Timestamp,
     ) {
         let api = &self.place.api;
-        let failure = told.changes.iter().find(|(change, _)| *change == Change::Failed);
+        let failure = told.changes.iter().find(|(change, _)| *change == ScalerChange::Failed);
         let failure = failure.map(|(_, note)| note.clone());
         let known = std::mem::replace(&mut remembered.failed, failure);
-        let is_new = |(change, note): &&(Change, String)| {
-            *change != Change::Failed || known.as_deref() != Some(note.as_str())
+        let is_new = |(change, note): &&(ScalerChange, String)| {
+            *change != ScalerChange::Failed || known.as_deref() != Some(note.as_str())
         };
         for (at, (change, note)) in told.changes.iter().filter(is_new).enumerate() {
             tracing::info!(
@@ -129,7 +129,7 @@ impl Scaler {
 }
 
 /// Returns the missing input of a decision.
-fn missing(plan: &Plan, look: &ServiceObservation, usage_error: Option<&str>) -> Option<String> {
+fn missing(plan: &ScalingPlan, look: &ServiceObservation, usage_error: Option<&str>) -> Option<String> {
     let none = |what: &str| Some(format!("Prometheus has no current {what} of this service"));
     let of = |what: &str, wanted: bool, measured: &Result<_, String>| match measured {
         _ if !wanted => None,
@@ -161,7 +161,7 @@ impl ServiceReport {
     }
 
     fn scaled(
-        plan: &Plan,
+        plan: &ScalingPlan,
         others: InTheWay,
         settled: Settled,
         done: Done,
@@ -206,7 +206,12 @@ impl ServiceReport {
         }
     }
 
-    fn status(&self, service: &Service, before: &ServiceScalerStatus, now: Timestamp) -> ServiceScalerStatus {
+    fn status(
+        &self,
+        service: &ScaledService,
+        before: &ServiceScalerStatus,
+        now: Timestamp,
+    ) -> ServiceScalerStatus {
         let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
         let (active, reason, message) = &self.active;
         let missing = self.missing.as_deref();
@@ -232,7 +237,7 @@ impl ServiceReport {
             Some(sizes) => sizes.iter().map(container).filter(|it| !it.target.is_empty()).collect(),
             None => before.containers.clone(),
         };
-        let changed = self.changes.iter().any(|(change, _)| !matches!(change, Change::Failed));
+        let changed = self.changes.iter().any(|(change, _)| !matches!(change, ScalerChange::Failed));
         ServiceScalerStatus {
             observed_generation: service.generation,
             conditions: conditions(&told, &before.conditions, service.generation, &now),

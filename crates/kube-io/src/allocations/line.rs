@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::backlog;
-use berth_scheduler::gang::AllocationStatus;
+use berth_scheduler::gang::GangStatus;
 
 /// First in, first out, with the newest status of each allocation; one write of each at a time, with a pause after it.
 #[derive(Debug)]
 pub(super) struct Line {
-    waiting: backlog::Line<AllocationStatus>,
+    waiting: backlog::Line<GangStatus>,
     /// Allocations that are being written (`None`), or pause until then.
     busy: HashMap<Arc<str>, Option<Instant>>,
     max: usize,
@@ -25,7 +25,7 @@ impl Line {
     }
 
     /// Queues a status. A newer status keeps the position of the older one. If the queue is full, drops the oldest.
-    pub fn push(&mut self, status: AllocationStatus) {
+    pub fn push(&mut self, status: GangStatus) {
         self.waiting.put(status.uid.clone(), status);
         if self.waiting.len() > self.max && self.waiting.drop_oldest() {
             self.dropped += 1;
@@ -33,7 +33,7 @@ impl Line {
     }
 
     /// Takes the first status whose allocation is neither being written nor pausing.
-    pub fn take(&mut self, now: Instant) -> Option<AllocationStatus> {
+    pub fn take(&mut self, now: Instant) -> Option<GangStatus> {
         self.busy.retain(|_, until| until.is_none_or(|until| until > now));
         let status = self.waiting.take(&self.busy)?;
         self.busy.insert(status.uid.clone(), None);
@@ -83,7 +83,7 @@ mod tests {
         Some((status.uid.to_string(), status.roles[0].bound))
     }
 
-    fn of(uid: &str, bound: u32) -> AllocationStatus {
+    fn of(uid: &str, bound: u32) -> GangStatus {
         let mut status = status();
         status.uid = uid.into();
         status.roles[0].bound = bound;

@@ -11,7 +11,7 @@ use crate::PodGroupVersion;
 use crate::client::{MERGE_PATCH, STRATEGIC_MERGE_PATCH};
 use crate::report_json::head;
 use berth_crds::{self as api, Condition};
-use berth_scheduler::gang::{AllocationKind, AllocationStatus, Phase};
+use berth_scheduler::gang::{AllocationKind, GangStatus, Phase};
 
 /// Limit of a message in `metav1.Condition`.
 const MESSAGE_BYTES_MAX: usize = 32_768;
@@ -41,7 +41,7 @@ pub(super) struct Change {
 }
 
 /// Returns the path of the object, without the subresource.
-pub(super) fn path(status: &AllocationStatus, version: PodGroupVersion) -> String {
+pub(super) fn path(status: &GangStatus, version: PodGroupVersion) -> String {
     let (namespace, name) = (&status.name.namespace, &status.name.name);
     let (folder, plural) = match status.name.kind {
         AllocationKind::Allocation => ("berth.dev/v1alpha1".to_owned(), "allocations"),
@@ -53,7 +53,7 @@ pub(super) fn path(status: &AllocationStatus, version: PodGroupVersion) -> Strin
 
 /// Returns the patch of the object; `None` if nothing differs.
 pub(super) fn change(
-    status: &AllocationStatus,
+    status: &GangStatus,
     version: PodGroupVersion,
     current: &Current,
     now: Timestamp,
@@ -73,7 +73,7 @@ fn patch(current: &Current, status: Value) -> Value {
 }
 
 fn of_allocation(
-    status: &AllocationStatus,
+    status: &GangStatus,
     current: &Current,
     known: &Map<String, Value>,
     now: Timestamp,
@@ -92,21 +92,17 @@ fn of_allocation(
 }
 
 /// Returns the status of an `Allocation`. `known` has the transition times of its conditions.
-fn api_status(
-    status: &AllocationStatus,
-    known: &Map<String, Value>,
-    now: Timestamp,
-) -> api::AllocationStatus {
-    let sum = |of: fn(&berth_scheduler::gang::RoleStatus) -> u32| {
+fn api_status(status: &GangStatus, known: &Map<String, Value>, now: Timestamp) -> api::AllocationStatus {
+    let sum = |of: fn(&berth_scheduler::gang::GangRoleStatus) -> u32| {
         status.roles.iter().map(|role| i64::from(of(role))).sum()
     };
-    let role = |role: &berth_scheduler::gang::RoleStatus| api::RoleStatus {
+    let role = |role: &berth_scheduler::gang::GangRoleStatus| api::RoleStatus {
         name: role.name.to_string(),
         minimum: role.minimum.into(),
         members: role.members.into(),
         bound: role.bound.into(),
     };
-    let placement = |(domain, bound): &(Arc<str>, u32)| api::Placement {
+    let placement = |(domain, bound): &(Arc<str>, u32)| api::DomainPods {
         domain: domain.to_string(),
         bound: (*bound).into(),
     };
@@ -169,7 +165,7 @@ fn seconds(time: Timestamp) -> String {
 
 /// Returns one condition, as kube-scheduler writes it: none before the first decision, and never back from "scheduled".
 fn of_pod_group(
-    status: &AllocationStatus,
+    status: &GangStatus,
     version: PodGroupVersion,
     current: &Current,
     known: &Map<String, Value>,
@@ -210,11 +206,7 @@ fn of_pod_group(
 }
 
 /// Returns the phase, up to running pods: from then on the group's own controller maintains phase and counts.
-fn of_coscheduling(
-    status: &AllocationStatus,
-    current: &Current,
-    known: &Map<String, Value>,
-) -> Option<Change> {
+fn of_coscheduling(status: &GangStatus, current: &Current, known: &Map<String, Value>) -> Option<Change> {
     let before = known.get("phase").and_then(Value::as_str).unwrap_or_default();
     let bound: u32 = status.roles.iter().fold(0, |sum, role| sum.saturating_add(role.bound));
     let (phase, over) = match status.phase {

@@ -4,11 +4,11 @@ use http::{Request, Response};
 use serde_json::{Value, json};
 
 use super::*;
-use berth_scheduler::gang::{AllocationName, RoleStatus};
+use berth_scheduler::gang::{AllocationName, GangRoleStatus};
 
 /// The status of an `Allocation` that does not fit.
-pub(super) fn status() -> AllocationStatus {
-    AllocationStatus {
+pub(super) fn status() -> GangStatus {
+    GangStatus {
         name: AllocationName {
             kind: AllocationKind::Allocation,
             namespace: "x".into(),
@@ -19,13 +19,13 @@ pub(super) fn status() -> AllocationStatus {
         phase: Phase::Unschedulable,
         message: "32 pods need 4 GPUs each".into(),
         help: Some("8 more nodes with 4 GPUs".into()),
-        roles: [RoleStatus { name: "".into(), minimum: 32, members: 40, bound: 0 }].into(),
+        roles: [GangRoleStatus { name: "".into(), minimum: 32, members: 40, bound: 0 }].into(),
         placement: Box::default(),
         claimed_by_others: 0,
     }
 }
 
-fn scheduled() -> AllocationStatus {
+fn scheduled() -> GangStatus {
     let mut status = status();
     status.phase = Phase::Scheduled;
     (status.message, status.help) = ("".into(), None);
@@ -34,7 +34,7 @@ fn scheduled() -> AllocationStatus {
     status
 }
 
-fn of_kind(mut status: AllocationStatus, kind: AllocationKind) -> AllocationStatus {
+fn of_kind(mut status: GangStatus, kind: AllocationKind) -> GangStatus {
     status.name.kind = kind;
     status
 }
@@ -142,19 +142,19 @@ fn a_pod_group_gets_the_condition_of_its_version_and_keeps_that_it_was_scheduled
         assert_eq!(change(&group(status()), version, &known, time(LATE)), None, "it is terminal");
     }
     for phase in [Phase::Pending, Phase::Scheduling] {
-        let status = group(AllocationStatus { phase, ..status() });
+        let status = group(GangStatus { phase, ..status() });
         assert_eq!(change(&status, V, &object(json!(null)), time(EARLY)), None);
     }
 }
 
 #[test]
 fn the_phase_of_a_coscheduling_group_goes_forward_and_is_left_to_its_controller_once_pods_run() {
-    let phase = |status: AllocationStatus, before: &str| {
+    let phase = |status: GangStatus, before: &str| {
         let group = of_kind(status, AllocationKind::Coscheduling);
         let change = change(&group, V, &object(json!({"phase": before, "running": 3})), time(EARLY))?;
         Some(change.patch["status"].clone())
     };
-    let pending = AllocationStatus { phase: Phase::Pending, ..status() };
+    let pending = GangStatus { phase: Phase::Pending, ..status() };
     assert_eq!(phase(pending.clone(), ""), Some(json!({"phase": "Pending", "scheduled": 0})));
     assert_eq!(phase(pending, "Scheduling"), None);
     assert_eq!(phase(status(), "Pending"), Some(json!({"phase": "Scheduling", "scheduled": 0})));
@@ -204,7 +204,7 @@ impl Server {
     }
 
     /// Writes statuses until none is left.
-    async fn write(&self, allocations: &Allocations, statuses: &[AllocationStatus]) -> Vec<String> {
+    async fn write(&self, allocations: &Allocations, statuses: &[GangStatus]) -> Vec<String> {
         for status in statuses {
             allocations.tell(status.clone());
         }
@@ -228,14 +228,14 @@ async fn a_status_is_written_once_and_told_to_people_once() {
     assert_eq!(server.write(&allocations, &[status()]).await, ["GET train"]);
     let counters = allocations.counters();
     assert_eq!((counters.written.load(Relaxed), counters.unchanged.load(Relaxed)), (1, 1));
-    let same_phase = AllocationStatus { message: "still".into(), ..status() };
+    let same_phase = GangStatus { message: "still".into(), ..status() };
     assert_eq!(server.write(&allocations, &[same_phase]).await, ["GET train", "PATCH status"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_the_newest_of_many_statuses_is_written() {
     let (server, allocations) = (new_server(&[]), Allocations::default());
-    let pending = AllocationStatus { phase: Phase::Pending, ..status() };
+    let pending = GangStatus { phase: Phase::Pending, ..status() };
     let wrote = server.write(&allocations, &[pending, status(), scheduled()]).await;
     assert_eq!(wrote, ["GET train", "PATCH status", "POST events"]);
     assert_eq!(server.status.lock()["phase"], "Scheduled");

@@ -12,7 +12,7 @@ use berth_model::{PerResource, Quantity};
 use berth_rightsizing::apply::patch::OBSERVED;
 use berth_rightsizing::apply::pod::Has;
 use berth_rightsizing::apply::{Resize, Resources, SizedContainer, SizedPod};
-use berth_rightsizing::recommend::{Amounts, Owner, UnixNanos, time};
+use berth_rightsizing::recommend::{OptionalAmounts, OwnerRef, UnixNanos, time};
 
 /// Parses a pod that is being created in this namespace.
 ///
@@ -40,7 +40,7 @@ impl LeanPod {
             namespace: text(&metadata.namespace),
             name: text(&metadata.name),
             uid: text(&metadata.uid),
-            owner: metadata.owner_references.iter().flatten().next().map(|owner| Owner {
+            owner: metadata.owner_references.iter().flatten().next().map(|owner| OwnerRef {
                 api_version: owner.api_version.clone(),
                 kind: owner.kind.clone(),
                 name: owner.name.clone(),
@@ -92,7 +92,7 @@ fn resources(requirements: &LeanRequirements) -> Resources {
 }
 
 /// Returns CPU and memory; an invalid quantity counts as absent.
-fn amounts(list: &ResourceList) -> Amounts {
+fn amounts(list: &ResourceList) -> OptionalAmounts {
     let of = |name: &str| -> Option<Quantity> {
         let (_, amount) = list.0.iter().rfind(|(it, _): &&(Cow<str>, _)| it == name)?;
         amount.as_ref().ok().copied()
@@ -140,7 +140,7 @@ mod tests {
         serde_json::from_str::<LeanPod>(json).expect("a pod").sized()
     }
 
-    fn amounts_of(cpu: Option<i64>, memory: Option<i64>) -> Amounts {
+    fn amounts_of(cpu: Option<i64>, memory: Option<i64>) -> OptionalAmounts {
         PerResource { cpu, memory }
     }
 

@@ -21,9 +21,10 @@ use berth_crds::{self as api, AllocationSpec};
 use berth_model::names::is_label_key;
 use berth_model::{ConfigDuration, LabelSelector};
 use berth_scheduler::gang::{
-    Allocation, AllocationKind, AllocationName, Members, OwnerName, Role, Topology, TopologyMode,
+    Allocation, AllocationKind, AllocationName, GangRole, GangTopology, GangTopologyMode, OwnerName,
+    RoleMembers,
 };
-use berth_scheduler::objects::{Kind, Object};
+use berth_scheduler::objects::{ClusterObject, ObjectKind};
 
 /// The limit in the CRD.
 const ROLES_MAX: usize = 16;
@@ -176,13 +177,13 @@ impl OptionalKind for LeanCoschedulingPodGroup {
 macro_rules! allocating {
     ($lean:ident, $kind:ident, $source:ident, $read:path) => {
         impl LeanObject for $lean {
-            const KIND: Kind = Kind::$kind;
+            const KIND: ObjectKind = ObjectKind::$kind;
 
-            fn into_object(self, interner: &mut Interner) -> Object {
+            fn into_object(self, interner: &mut Interner) -> ClusterObject {
                 let read = $read(self.spec, interner);
                 let was_scheduled = self.status.was_scheduled(self.metadata.generation.unwrap_or(0));
                 let allocation = read.of(AllocationKind::$source, &self.metadata, interner);
-                Object::Allocation(Box::new(Allocation { was_scheduled, ..allocation }))
+                ClusterObject::Allocation(Box::new(Allocation { was_scheduled, ..allocation }))
             }
 
             fn metadata(&self) -> &ObjectMeta {
@@ -199,9 +200,9 @@ allocating!(LeanCoschedulingPodGroup, CoschedulingPodGroup, Coscheduling, cosche
 /// The content of a spec, and its problem.
 #[derive(Default)]
 struct Read {
-    roles: Vec<Role>,
+    roles: Vec<GangRole>,
     timeout: Option<Duration>,
-    topology: Option<Topology>,
+    topology: Option<GangTopology>,
     /// The first problem.
     problem: Option<String>,
 }
@@ -233,9 +234,9 @@ impl Read {
         known.unwrap_or(1)
     }
 
-    fn topology(&mut self, field: &str, key: &str, mode: TopologyMode, interner: &mut Interner) {
+    fn topology(&mut self, field: &str, key: &str, mode: GangTopologyMode, interner: &mut Interner) {
         if is_label_key(key) {
-            self.topology = Some(Topology { key: interner.text(key), mode });
+            self.topology = Some(GangTopology { key: interner.text(key), mode });
         } else {
             self.note(format!("{field} is {key:?}: it must be a valid label key"));
         }
@@ -267,7 +268,7 @@ fn allocation(spec: Value, interner: &mut Interner) -> Read {
     if spec.roles.is_empty() {
         let members = members("spec", spec.selector.as_ref(), spec.owner.as_ref(), &mut read, interner);
         let minimum = read.minimum("spec.minimum", spec.minimum.map(i64::from));
-        read.roles.push(Role { name: Arc::from(""), members, minimum });
+        read.roles.push(GangRole { name: Arc::from(""), members, minimum });
     } else if is_short {
         read.note("spec has roles and minimum, selector or owner: set only one of the two forms");
     }
@@ -281,7 +282,7 @@ fn allocation(spec: Value, interner: &mut Interner) -> Read {
         if read.roles.iter().any(|other| *other.name == *role.name) {
             read.note(format!("{path}.name is {:?}, as of another role", role.name));
         }
-        read.roles.push(Role { name: interner.text(&role.name), members, minimum });
+        read.roles.push(GangRole { name: interner.text(&role.name), members, minimum });
     }
     if let Some(timeout) = spec.timeout.as_deref() {
         match timeout.parse::<ConfigDuration>() {
@@ -292,9 +293,9 @@ fn allocation(spec: Value, interner: &mut Interner) -> Read {
     }
     if let Some(topology) = &spec.topology {
         let mode = match topology.mode {
-            api::TopologyMode::Required => TopologyMode::Required,
-            api::TopologyMode::Preferred => TopologyMode::Preferred,
-            api::TopologyMode::Spread => TopologyMode::Spread,
+            api::TopologyMode::Required => GangTopologyMode::Required,
+            api::TopologyMode::Preferred => GangTopologyMode::Preferred,
+            api::TopologyMode::Spread => GangTopologyMode::Spread,
         };
         read.topology("spec.topology.key", &topology.key, mode, interner);
     }
@@ -304,15 +305,15 @@ fn allocation(spec: Value, interner: &mut Interner) -> Read {
 /// Returns the members of a role; none if the selector is invalid.
 fn members(
     path: &str,
-    selector: Option<&api::Selector>,
-    owner: Option<&api::Owner>,
+    selector: Option<&api::AllocationSelector>,
+    owner: Option<&api::OwnerSelector>,
     read: &mut Read,
     interner: &mut Interner,
-) -> Members {
-    let nobody = Members::Selected(LabelSelector::Nothing);
+) -> RoleMembers {
+    let nobody = RoleMembers::Selected(LabelSelector::Nothing);
     match (selector, owner) {
         (Some(selector), None) => match label_selector(Some(&lean(selector)), interner) {
-            Ok(selector) => Members::Selected(selector),
+            Ok(selector) => RoleMembers::Selected(selector),
             Err(error) => {
                 let field = error.field.strip_prefix("spec.selector").unwrap_or(&error.field);
                 read.note(format!("{path}.selector{field}: {}", error.problem));
@@ -323,7 +324,10 @@ fn members(
             if owner.kind.is_empty() || owner.name.is_empty() {
                 read.note(format!("{path}.owner needs a kind and a name"));
             }
-            Members::Owned(OwnerName { kind: interner.text(&owner.kind), name: interner.text(&owner.name) })
+            RoleMembers::Owned(OwnerName {
+                kind: interner.text(&owner.kind),
+                name: interner.text(&owner.name),
+            })
         }
         (None, None) => {
             read.note(format!("{path} has neither selector nor owner: set one to select its pods"));
@@ -336,8 +340,8 @@ fn members(
     }
 }
 
-fn lean(selector: &api::Selector) -> LeanLabelSelector {
-    let requirement = |it: &api::Requirement| LeanRequirement {
+fn lean(selector: &api::AllocationSelector) -> LeanLabelSelector {
+    let requirement = |it: &api::AllocationRequirement| LeanRequirement {
         key: it.key.clone(),
         operator: it.operator.clone(),
         values: it.values.clone(),
@@ -384,8 +388,8 @@ struct TopologyConstraint {
     key: String,
 }
 
-fn grouped(minimum: u32) -> Role {
-    Role { name: Arc::from(""), members: Members::Grouped, minimum }
+fn grouped(minimum: u32) -> GangRole {
+    GangRole { name: Arc::from(""), members: RoleMembers::Grouped, minimum }
 }
 
 fn pod_group(spec: Value, interner: &mut Interner) -> Read {
@@ -407,7 +411,7 @@ fn pod_group(spec: Value, interner: &mut Interner) -> Read {
         [] => {}
         [one] => {
             let field = "spec.schedulingConstraints.topology[0].key";
-            read.topology(field, &one.key, TopologyMode::Required, interner);
+            read.topology(field, &one.key, GangTopologyMode::Required, interner);
         }
         more => {
             read.note(format!("spec.schedulingConstraints.topology has {} entries: 1 at most", more.len()))

@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 use super::{LeanObject, Selects};
 use crate::Interner;
 use crate::lean::{lean_meta, nullable};
-use berth_scheduler::objects::{DisruptionBudget, Kind, Object, ObjectName};
+use berth_scheduler::objects::{ClusterObject, DisruptionBudget, ObjectKind, ObjectName};
 
 /// A budget to watch with `Api<LeanPodDisruptionBudget>`.
 #[derive(Debug, Clone, Default, Deserialize, kube::Resource)]
@@ -32,16 +32,16 @@ struct LeanBudgetStatus {
 }
 
 impl LeanObject for LeanPodDisruptionBudget {
-    const KIND: Kind = Kind::DisruptionBudget;
+    const KIND: ObjectKind = ObjectKind::DisruptionBudget;
 
-    fn into_object(self, interner: &mut Interner) -> Object {
+    fn into_object(self, interner: &mut Interner) -> ClusterObject {
         let mut text = |text: Option<String>| interner.text(text.as_deref().unwrap_or_default());
         let name = ObjectName { namespace: text(self.metadata.namespace), name: text(self.metadata.name) };
         let selector = self.spec.read(interner);
         let disrupted: BTreeSet<_> =
             self.status.disrupted_pods.keys().map(|name| interner.text(name)).collect();
         let allowed = self.status.disruptions_allowed;
-        Object::DisruptionBudget(DisruptionBudget { name, selector, allowed, disrupted })
+        ClusterObject::DisruptionBudget(DisruptionBudget { name, selector, allowed, disrupted })
     }
 
     fn metadata(&self) -> &ObjectMeta {
@@ -60,13 +60,13 @@ mod tests {
             "spec":{"minAvailable":"50%","selector":{"matchLabels":{"app":"web"}}},
             "status":{"disruptionsAllowed":2,"disruptedPods":{"a":"2026-01-01T00:00:00Z"},"currentHealthy":4}}"#;
         let lean: LeanPodDisruptionBudget = serde_json::from_str(json).expect("JSON");
-        let Object::DisruptionBudget(budget) = lean.into_object(&mut Interner::default()) else {
+        let ClusterObject::DisruptionBudget(budget) = lean.into_object(&mut Interner::default()) else {
             panic!("a budget")
         };
         assert!(matches!(&budget.selector, LabelSelector::All(terms) if terms.len() == 1));
         assert_eq!((budget.allowed, budget.disrupted), (2, ["a".into()].into()));
         let bare: LeanPodDisruptionBudget = serde_json::from_str(r#"{"metadata":{}}"#).expect("JSON");
-        let Object::DisruptionBudget(budget) = bare.into_object(&mut Interner::default()) else {
+        let ClusterObject::DisruptionBudget(budget) = bare.into_object(&mut Interner::default()) else {
             panic!("a budget")
         };
         assert_eq!(budget.selector, LabelSelector::Nothing);

@@ -14,7 +14,7 @@ use crate::lean::{
 };
 use berth_model::{ClaimName, CsiVolume, LabelSelector, Quantity, Shared, StaticVolume, VolumeKind};
 use berth_scheduler::objects::{
-    Attachment, Capacity, Claim, ClaimRef, Kind, Object, ObjectName, StorageClass, Volume,
+    Attachment, Capacity, Claim, ClaimRef, ClusterObject, ObjectKind, ObjectName, StorageClass, Volume,
 };
 
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -166,9 +166,9 @@ impl LeanVolumeSpec {
 }
 
 impl LeanObject for LeanPersistentVolume {
-    const KIND: Kind = Kind::PersistentVolume;
+    const KIND: ObjectKind = ObjectKind::PersistentVolume;
 
-    fn into_object(self, interner: &mut Interner) -> Object {
+    fn into_object(self, interner: &mut Interner) -> ClusterObject {
         let (meta, spec) = (self.metadata, self.spec);
         let csi = spec.csi(interner);
         let required = spec.node_affinity.and_then(|affinity| affinity.required);
@@ -187,7 +187,7 @@ impl LeanObject for LeanPersistentVolume {
             labels,
             affinity: required.map(|selector| node_terms(&selector.node_selector_terms, interner)),
         };
-        Object::Volume(Volume {
+        ClusterObject::Volume(Volume {
             version: version(&meta),
             spec: Arc::new(spec),
             claim,
@@ -233,12 +233,12 @@ struct LeanClaimResources {
 }
 
 impl LeanObject for LeanPersistentVolumeClaim {
-    const KIND: Kind = Kind::PersistentVolumeClaim;
+    const KIND: ObjectKind = ObjectKind::PersistentVolumeClaim;
 
-    fn into_object(self, interner: &mut Interner) -> Object {
+    fn into_object(self, interner: &mut Interner) -> ClusterObject {
         let (meta, spec) = (self.metadata, self.spec);
         let owner = meta.owner_references.as_ref().and_then(|owners| owners.first());
-        Object::Claim(Claim {
+        ClusterObject::Claim(Claim {
             name: ClaimName {
                 namespace: interner.text(meta.namespace.as_deref().unwrap_or_default()),
                 name: name(&meta, interner),
@@ -292,15 +292,15 @@ struct LeanTopologyRequirement {
 }
 
 impl LeanObject for LeanStorageClass {
-    const KIND: Kind = Kind::StorageClass;
+    const KIND: ObjectKind = ObjectKind::StorageClass;
 
-    fn into_object(self, interner: &mut Interner) -> Object {
+    fn into_object(self, interner: &mut Interner) -> ClusterObject {
         let topologies = self.allowed_topologies.iter().map(|term| {
             let requirements = term.match_label_expressions.iter();
             requirements.map(|lean| label_requirement(&lean.key, &lean.values, interner)).collect()
         });
         let topologies = Shared::new(topologies.collect());
-        Object::StorageClass(StorageClass {
+        ClusterObject::StorageClass(StorageClass {
             name: name(&self.metadata, interner),
             provisioner: interner.text(&self.provisioner),
             delayed: self.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
@@ -345,13 +345,13 @@ struct LeanAllocatable {
 }
 
 impl LeanObject for LeanCsiNode {
-    const KIND: Kind = Kind::CsiNode;
+    const KIND: ObjectKind = ObjectKind::CsiNode;
 
-    fn into_object(self, interner: &mut Interner) -> Object {
+    fn into_object(self, interner: &mut Interner) -> ClusterObject {
         let limit = |driver: &LeanNodeDriver| Some((interner.text(&driver.name), driver.allocatable.count?));
         let mut limits: Vec<_> = self.spec.drivers.iter().filter_map(limit).collect();
         limits.sort();
-        Object::CsiNode { name: name(&self.metadata, interner), limits: limits.into() }
+        ClusterObject::CsiNode { name: name(&self.metadata, interner), limits: limits.into() }
     }
 
     fn metadata(&self) -> &ObjectMeta {
@@ -376,11 +376,11 @@ struct LeanCsiDriverSpec {
 }
 
 impl LeanObject for LeanCsiDriver {
-    const KIND: Kind = Kind::CsiDriver;
+    const KIND: ObjectKind = ObjectKind::CsiDriver;
 
-    fn into_object(self, interner: &mut Interner) -> Object {
+    fn into_object(self, interner: &mut Interner) -> ClusterObject {
         let tells_capacity = self.spec.storage_capacity == Some(true);
-        Object::CsiDriver { name: name(&self.metadata, interner), tells_capacity }
+        ClusterObject::CsiDriver { name: name(&self.metadata, interner), tells_capacity }
     }
 
     fn metadata(&self) -> &ObjectMeta {
@@ -403,9 +403,9 @@ pub struct LeanCsiStorageCapacity {
 }
 
 impl LeanObject for LeanCsiStorageCapacity {
-    const KIND: Kind = Kind::CsiStorageCapacity;
+    const KIND: ObjectKind = ObjectKind::CsiStorageCapacity;
 
-    fn into_object(self, interner: &mut Interner) -> Object {
+    fn into_object(self, interner: &mut Interner) -> ClusterObject {
         let meta = &self.metadata;
         // The maximum is the more precise one (upstream: `volumeLimit`).
         let bytes = self.maximum_volume_size.or(self.capacity).and_then(|amount| amount.0);
@@ -413,7 +413,7 @@ impl LeanObject for LeanCsiStorageCapacity {
             None => LabelSelector::Nothing,
             some => selector_or_nothing(some.as_ref(), interner),
         };
-        Object::Capacity(Capacity {
+        ClusterObject::Capacity(Capacity {
             object: ObjectName {
                 namespace: interner.text(meta.namespace.as_deref().unwrap_or_default()),
                 name: name(meta, interner),
@@ -455,11 +455,11 @@ struct LeanAttachmentSource {
 }
 
 impl LeanObject for LeanVolumeAttachment {
-    const KIND: Kind = Kind::VolumeAttachment;
+    const KIND: ObjectKind = ObjectKind::VolumeAttachment;
 
-    fn into_object(self, interner: &mut Interner) -> Object {
+    fn into_object(self, interner: &mut Interner) -> ClusterObject {
         let volume = self.spec.source.persistent_volume_name.unwrap_or_default();
-        Object::Attachment(Attachment {
+        ClusterObject::Attachment(Attachment {
             name: name(&self.metadata, interner),
             node: interner.text(&self.spec.node_name),
             driver: interner.text(&self.spec.attacher),
@@ -480,7 +480,7 @@ mod tests {
     use super::*;
     use berth_model::Labels;
 
-    fn read<K: LeanObject + DeserializeOwned>(json: Value) -> Object {
+    fn read<K: LeanObject + DeserializeOwned>(json: Value) -> ClusterObject {
         let lean: K = serde_json::from_str(&json.to_string()).expect("it is read");
         lean.into_object(&mut Interner::default())
     }
@@ -501,7 +501,7 @@ mod tests {
             },
             "status": {"phase": "Available"},
         }));
-        let Object::Volume(volume) = object else { panic!("{object:?}") };
+        let ClusterObject::Volume(volume) = object else { panic!("{object:?}") };
         let labels = |host: &str| -> Labels { [("kubernetes.io/hostname", host)].into_iter().collect() };
         assert!(volume.spec.reaches(&labels("a")) && !volume.spec.reaches(&labels("b")));
         assert_eq!((volume.version, volume.available, volume.deleting), (12, true, false));
@@ -515,7 +515,7 @@ mod tests {
     fn a_volume_is_known_by_its_csi_driver_also_when_it_is_written_as_the_older_type() {
         let csi = |source: Value| {
             let object = read::<LeanPersistentVolume>(json!({"metadata": {"name": "pv"}, "spec": source}));
-            let Object::Volume(volume) = object else { panic!("{object:?}") };
+            let ClusterObject::Volume(volume) = object else { panic!("{object:?}") };
             volume.csi.map(|csi| (csi.driver.to_string(), csi.handle.to_string()))
         };
         let of = |driver: &str, handle: &str| Some((driver.to_owned(), handle.to_owned()));
@@ -542,7 +542,7 @@ mod tests {
             },
             "status": {"phase": "Lost"},
         }));
-        let Object::Claim(claim) = object else { panic!("{object:?}") };
+        let ClusterObject::Claim(claim) = object else { panic!("{object:?}") };
         assert_eq!((&*claim.uid, claim.version, claim.size_bytes), ("u", 7, 5));
         assert_eq!((claim.volume.as_deref(), claim.selected_node.as_deref()), (Some("pv"), Some("n")));
         assert!(claim.bind_completed && claim.lost && !claim.deleting);
@@ -556,7 +556,7 @@ mod tests {
             let mut json = json!({"metadata": {"name": "c", "namespace": "ns"}, "storageClassName": "s"});
             json.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
             match read::<LeanCsiStorageCapacity>(json) {
-                Object::Capacity(capacity) => capacity,
+                ClusterObject::Capacity(capacity) => capacity,
                 other => panic!("{other:?}"),
             }
         };

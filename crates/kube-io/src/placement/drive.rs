@@ -1,6 +1,6 @@
 //! Driver of a bind: the loop around [`BindAttempt`] that sleeps, sends and reads.
 
-use berth_scheduler::placement::{BindAttempt, Binding, Outcome, PlacementStore, Reply, Step};
+use berth_scheduler::placement::{BindAttempt, BindOutcome, BindStep, Binding, PlacementStore, Reply};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -40,14 +40,14 @@ pub async fn drive(
     clock: impl Fn() -> Duration,
     leads: impl Fn() -> bool,
     counters: &BindCounters,
-) -> Outcome {
+) -> BindOutcome {
     let mut attempt = BindAttempt::new(binding.node.clone());
     let mut sent = false;
-    let mut step = Step::Bind { after: Duration::ZERO };
+    let mut step = BindStep::Bind { after: Duration::ZERO };
     loop {
         step = match step {
-            Step::Done(outcome) => return outcome,
-            Step::Bind { after } => {
+            BindStep::Done(outcome) => return outcome,
+            BindStep::Bind { after } => {
                 pause(after).await;
                 if leads() {
                     sent = true;
@@ -58,12 +58,14 @@ pub async fn drive(
                     }
                     attempt.replied(reply, clock())
                 } else if sent {
-                    Step::Read { after: Duration::ZERO }
+                    BindStep::Read { after: Duration::ZERO }
                 } else {
-                    Step::Done(Outcome::Refused("leadership was lost before the bind was sent".into()))
+                    BindStep::Done(BindOutcome::Refused(
+                        "leadership was lost before the bind was sent".into(),
+                    ))
                 }
             }
-            Step::Read { after } => {
+            BindStep::Read { after } => {
                 pause(after).await;
                 counters.reads.fetch_add(1, Ordering::Relaxed);
                 // A request may be carried out between the read and its answer: the time of sending counts.
@@ -120,7 +122,7 @@ mod tests {
     }
 
     struct Ran {
-        outcome: Outcome,
+        outcome: BindOutcome,
         took: Duration,
         requests: u64,
         reads: u64,
@@ -154,7 +156,7 @@ mod tests {
     async fn a_busy_store_gets_the_time_it_asks_for() {
         let busy = Reply::Busy { retry_after: Some(Duration::from_secs(7)) };
         let ran = run(true, false, vec![busy, Reply::Bound], vec![]).await;
-        assert_eq!((ran.outcome, ran.requests), (Outcome::Bound, 2));
+        assert_eq!((ran.outcome, ran.requests), (BindOutcome::Bound, 2));
         assert!(ran.took >= Duration::from_secs(7));
     }
 
@@ -166,20 +168,20 @@ mod tests {
             Truth::BoundTo("node-1".into()),
         ];
         let ran = run(true, false, vec![unknown()], reads).await;
-        assert_eq!((ran.outcome, ran.requests, ran.reads), (Outcome::Bound, 1, 3));
+        assert_eq!((ran.outcome, ran.requests, ran.reads), (BindOutcome::Bound, 1, 3));
     }
 
     #[tokio::test(start_paused = true)]
     async fn without_leadership_nothing_is_sent() {
         let ran = run(false, false, vec![], vec![]).await;
-        assert!(matches!(ran.outcome, Outcome::Refused(why) if why.contains("leadership")));
+        assert!(matches!(ran.outcome, BindOutcome::Refused(why) if why.contains("leadership")));
         assert_eq!((ran.requests, ran.reads), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_deposed_leader_only_reads_until_its_open_request_can_no_longer_take_effect() {
         let ran = run(true, true, vec![unknown()], vec![Truth::Unbound { bindable: true }]).await;
-        assert!(matches!(ran.outcome, Outcome::Refused(_)));
+        assert!(matches!(ran.outcome, BindOutcome::Refused(_)));
         assert_eq!(ran.requests, 1);
         assert!(ran.reads > 1);
         assert!(ran.took >= LATE_EFFECT);

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::client::{CLIENT_TIMEOUT, SERVER_TIMEOUT};
     use crate::placement::{BindCounters, drive};
-    use berth_scheduler::placement::{LATE_EFFECT, Outcome};
+    use berth_scheduler::placement::{BindOutcome, LATE_EFFECT};
 
     fn binding() -> Binding {
         Binding { uid: "u1".into(), namespace: "default".into(), name: "web-0".into(), node: "node-1".into() }
@@ -295,7 +295,7 @@ mod tests {
         let started = tokio::time::Instant::now();
         let counters = BindCounters::default();
         let outcome = drive(&store, &binding(), || started.elapsed(), || true, &counters).await;
-        assert_eq!(outcome, Outcome::Bound);
+        assert_eq!(outcome, BindOutcome::Bound);
         assert_eq!((counters.requests(), counters.unknown()), (1, 1));
     }
 }

@@ -17,7 +17,7 @@ use crate::Fence;
 use crate::SELECTED_NODE;
 use crate::client::{self, MERGE_PATCH};
 use crate::retry::{self, Abandoned, Backoff, Failure, WriteReply, retry};
-use berth_scheduler::objects::{ClaimRequest, Wanted};
+use berth_scheduler::objects::{ClaimRequest, WantedVolume};
 
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
@@ -64,8 +64,8 @@ impl KubeClaims {
     async fn write_one(&self, request: &ClaimRequest, node: &str) -> Result<u64, Failure> {
         let claim = &request.claim;
         let path = match &request.wanted {
-            Wanted::Volume(volume) => format!("/api/v1/persistentvolumes/{volume}"),
-            Wanted::Provision => {
+            WantedVolume::Volume(volume) => format!("/api/v1/persistentvolumes/{volume}"),
+            WantedVolume::Provision => {
                 format!("/api/v1/namespaces/{}/persistentvolumeclaims/{}", claim.namespace, claim.name)
             }
         };
@@ -122,7 +122,7 @@ impl Found {
 fn patch(found: &Found, request: &ClaimRequest, node: &str) -> Result<Option<Value>, Failure> {
     let ClaimRequest { claim, uid, wanted } = request;
     let version = &found.metadata.resource_version;
-    if *wanted == Wanted::Provision {
+    if *wanted == WantedVolume::Provision {
         if found.metadata.uid != **uid {
             return Err(Failure::Final(format!("persistentvolumeclaim {:?} not found", claim.name)));
         }
@@ -181,19 +181,19 @@ mod tests {
     use berth_model::ClaimName;
     use std::sync::Arc;
 
-    fn order(wanted: Wanted) -> ClaimOrder {
+    fn order(wanted: WantedVolume) -> ClaimOrder {
         let claim = ClaimName { namespace: "ns".into(), name: "c".into() };
         let requests = [ClaimRequest { claim, uid: "u".into(), wanted }].into();
         ClaimOrder { uid: "pod".into(), work: 1, node: "n".into(), requests }
     }
 
-    fn volume() -> Wanted {
-        Wanted::Volume("pv".into())
+    fn volume() -> WantedVolume {
+        WantedVolume::Volume("pv".into())
     }
 
     /// Writes to an API server that has `found` and answers writes with these statuses. Returns the result and the writes.
     async fn write(
-        wanted: Wanted,
+        wanted: WantedVolume,
         found: Value,
         statuses: &[u16],
         leads: bool,
@@ -260,12 +260,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_claim_is_told_the_node_but_not_if_it_was_made_anew() {
-        let (result, written) = write(Wanted::Provision, found(json!({})), &[200], true).await;
+        let (result, written) = write(WantedVolume::Provision, found(json!({})), &[200], true).await;
         assert_eq!(result, Ok(vec![8]));
         let metadata = json!({"resourceVersion": "7", "annotations": {SELECTED_NODE: "n"}});
         assert_eq!(written, [json!({"metadata": metadata})]);
         let other = json!({"metadata": {"name": "c", "uid": "other", "resourceVersion": "7"}});
-        let (result, written) = write(Wanted::Provision, other, &[], true).await;
+        let (result, written) = write(WantedVolume::Provision, other, &[], true).await;
         assert!(result.is_err_and(|why| why.contains("\"c\" not found")) && written.is_empty());
     }
 

@@ -4,7 +4,7 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::objects::{Other, Service, read_other, read_selector};
+use super::objects::{Other, ScaledService, read_other, read_selector};
 use crate::client::{MERGE_PATCH, json_request};
 use crate::report_json::{EventBody, Regarding, note_of};
 use crate::vpa::{ApiError, Recommending};
@@ -22,7 +22,7 @@ const CONTROLLER: &str = "berth.dev/scaler";
 
 /// The `scale` of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scale {
+pub struct WorkloadScale {
     pub replicas: u32,
     /// Selector of its pods, in the syntax of a query.
     pub selector: String,
@@ -32,17 +32,17 @@ pub struct Scale {
     path: String,
 }
 
-impl Scale {
+impl WorkloadScale {
     /// A scale with this number of replicas that cannot be written.
-    pub fn of(replicas: u32) -> Scale {
+    pub fn of(replicas: u32) -> WorkloadScale {
         let (selector, resource_version, path) = ("app=web".to_owned(), String::new(), String::new());
-        Scale { replicas, selector, labels: None, resource_version, path }
+        WorkloadScale { replicas, selector, labels: None, resource_version, path }
     }
 }
 
 /// A change that is reported as an event of the ServiceScaler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum ScalerChange {
     ScaledUp,
     ScaledDown,
     Resized,
@@ -52,21 +52,21 @@ pub enum Change {
     Stopped,
 }
 
-impl Change {
+impl ScalerChange {
     /// The reason of its event.
     pub fn reason(self) -> &'static str {
         match self {
-            Change::ScaledUp => "ScaledUp",
-            Change::ScaledDown => "ScaledDown",
-            Change::Resized => "Resized",
-            Change::Failed => "ScalingFailed",
-            Change::Stopped => "ScalingStopped",
+            ScalerChange::ScaledUp => "ScaledUp",
+            ScalerChange::ScaledDown => "ScaledDown",
+            ScalerChange::Resized => "Resized",
+            ScalerChange::Failed => "ScalingFailed",
+            ScalerChange::Stopped => "ScalingStopped",
         }
     }
 
     fn kind(self) -> &'static str {
         match self {
-            Change::Failed | Change::Stopped => "Warning",
+            ScalerChange::Failed | ScalerChange::Stopped => "Warning",
             _ => "Normal",
         }
     }
@@ -81,9 +81,9 @@ impl Recommending {
     ///
     /// # Errors
     /// [`ApiError::NotFound`]: the server does not serve the kind.
-    pub async fn services(&self) -> Result<Vec<Service>, ApiError> {
+    pub async fn services(&self) -> Result<Vec<ScaledService>, ApiError> {
         let mut services = Vec::new();
-        self.list(&format!("/apis/berth.dev/v1alpha1/{SCALERS}"), |item| match Service::read(item) {
+        self.list(&format!("/apis/berth.dev/v1alpha1/{SCALERS}"), |item| match ScaledService::read(item) {
             Ok(service) => services.push(service),
             Err(error) => tracing::warn!(%error, "a ServiceScaler cannot be parsed"),
         })
@@ -91,11 +91,11 @@ impl Recommending {
         Ok(services)
     }
 
-    /// Reads the `scale` at a path that [`Owners`](crate::vpa::Owners) found.
+    /// Reads the `scale` at a path that [`OwnerResolver`](crate::vpa::OwnerResolver) found.
     ///
     /// # Errors
     /// [`ApiError::NotFound`]: the workload does not exist.
-    pub async fn scale(&self, path: &str) -> Result<Scale, ApiError> {
+    pub async fn scale(&self, path: &str) -> Result<WorkloadScale, ApiError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct WireScale {
@@ -125,7 +125,7 @@ impl Recommending {
         let answer = self.get_now(path).await?;
         let WireScale { metadata, spec, status } = serde_json::from_slice(&answer.body)
             .map_err(|error| ApiError::Other(format!("{path} is no scale: {error}")))?;
-        Ok(Scale {
+        Ok(WorkloadScale {
             replicas: spec.replicas,
             labels: read_selector(&status.selector),
             selector: status.selector,
@@ -138,7 +138,7 @@ impl Recommending {
     ///
     /// # Errors
     /// [`ApiError::Conflict`]: another client changed the workload meanwhile.
-    pub async fn set_replicas(&self, scale: &Scale, replicas: u32) -> Result<(), ApiError> {
+    pub async fn set_replicas(&self, scale: &WorkloadScale, replicas: u32) -> Result<(), ApiError> {
         let patch = json!({
             "metadata": {"resourceVersion": scale.resource_version},
             "spec": {"replicas": replicas},
@@ -168,7 +168,7 @@ impl Recommending {
     /// When it was not written.
     pub async fn write_service_status(
         &self,
-        service: &Service,
+        service: &ScaledService,
         status: &ServiceScalerStatus,
     ) -> Result<(), ApiError> {
         let path = format!("{}/{}/status", folder(&service.namespace), service.name);
@@ -188,8 +188,8 @@ impl Recommending {
     /// When it was not sent.
     pub async fn tell_change(
         &self,
-        service: &Service,
-        change: Change,
+        service: &ScaledService,
+        change: ScalerChange,
         note: &str,
         (now, instance): (jiff::Timestamp, &str),
     ) -> Result<(), ApiError> {

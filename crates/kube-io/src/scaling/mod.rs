@@ -5,6 +5,6 @@ mod api;
 mod objects;
 mod watched;
 
-pub use api::{Change, Scale};
-pub use objects::{Other, Plan, Query, Service, same_target, sizing};
+pub use api::{ScalerChange, WorkloadScale};
+pub use objects::{Other, Query, ScaledService, ScalingPlan, same_target, sizing};
 pub use watched::LeanServiceScaler;

@@ -6,18 +6,19 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::lean::nullable;
-use berth_crds::quota::Amount;
+use berth_crds::quota::QuotaAmount;
 use berth_crds::service_scaler::{
-    Behavior as ApiBehavior, Bounds as ApiBounds, ContainerMode, Dimension, Objectives, PolicyType,
-    ScalingRules, SelectPolicy, ServiceScaler, ServiceScalerStatus, Signal, SignalType, SizeEstimator,
+    ContainerMode, Objectives, PolicyType, ScalingDimension, ScalingRules, SelectPolicy,
+    ServiceBehavior as ApiBehavior, ServiceBounds as ApiBounds, ServiceScaler, ServiceScalerStatus, Signal,
+    SignalType, SizeEstimator,
 };
 use berth_model::{LabelSelector, Operator, Quantity, Requirement};
 use berth_prometheus::SignalKind;
 use berth_rightsizing::apply::Mode;
 use berth_rightsizing::recommend::method::Method;
-use berth_rightsizing::recommend::{Owner, Vpa};
-use berth_rightsizing::scaling::behavior::{Amount as Step, Behavior, Policy, Rules, Select};
-use berth_rightsizing::scaling::{Bounds, Horizontal, Settings, Vertical};
+use berth_rightsizing::recommend::{OwnerRef, Vpa};
+use berth_rightsizing::scaling::behavior::{Behavior, DirectionRules, Policy, Select, StepAmount as Step};
+use berth_rightsizing::scaling::{Bounds, Horizontal, ScalingSettings, Vertical};
 
 const MAX_REPLICAS: u32 = 10;
 /// The default of HorizontalPodAutoscalers, in seconds.
@@ -25,24 +26,24 @@ const SCALE_DOWN_WINDOW_S: i64 = 300;
 
 /// A ServiceScaler as read from the API server.
 #[derive(Debug, Clone)]
-pub struct Service {
+pub struct ScaledService {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub uid: String,
     pub generation: i64,
     /// Creation time: of two for one target, the older one takes precedence, then the first by name.
     pub created: i64,
-    pub target: Owner,
+    pub target: OwnerRef,
     /// The plan, or the reason why the spec is invalid.
-    pub plan: Result<Plan, String>,
+    pub plan: Result<ScalingPlan, String>,
     /// The status when it was read.
     pub known: Option<ServiceScalerStatus>,
 }
 
 /// The settings of a ServiceScaler.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
-    pub settings: Settings,
+pub struct ScalingPlan {
+    pub settings: ScalingSettings,
     /// The estimator of sizes; `None`: SHOWAR's.
     pub estimator: Option<Method>,
     /// The signal that drives the replicas, if they are scaled.
@@ -64,35 +65,35 @@ pub enum Query {
 /// Another autoscaler of the replicas of a workload, or of the sizes of its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Other {
-    pub target: Owner,
+    pub target: OwnerRef,
     /// Kind and name, such as `HorizontalPodAutoscaler web`.
     pub name: String,
     /// Whether it sets sizes.
     pub sizes: bool,
 }
 
-impl Service {
+impl ScaledService {
     /// Parses a ServiceScaler.
     ///
     /// # Errors
     /// When it is not a ServiceScaler.
-    pub fn read(json: &str) -> Result<Service, String> {
+    pub fn read(json: &str) -> Result<ScaledService, String> {
         let object: ServiceScaler = serde_json::from_str(json).map_err(|error| error.to_string())?;
         let (meta, spec) = (object.metadata, object.spec);
-        let target = Owner {
+        let target = OwnerRef {
             api_version: spec.target.api_version.clone(),
             kind: spec.target.kind.clone(),
             name: spec.target.name.clone(),
         };
         let dimensions = spec.dimensions.clone().unwrap_or_else(|| {
-            let replicas = spec.objectives.is_some().then_some(Dimension::Replicas);
-            [Dimension::Cpu, Dimension::Memory].into_iter().chain(replicas).collect()
+            let replicas = spec.objectives.is_some().then_some(ScalingDimension::Replicas);
+            [ScalingDimension::Cpu, ScalingDimension::Memory].into_iter().chain(replicas).collect()
         });
         let plan =
             settings(&dimensions, spec.objectives.as_ref(), spec.bounds.as_ref(), spec.behavior.as_ref());
         let plan = plan.map(|settings| {
             let objectives = spec.objectives.as_ref().filter(|_| settings.horizontal.is_some());
-            Plan {
+            ScalingPlan {
                 signal: objectives.map(|it| query(&it.signal)),
                 success: objectives.and_then(|it| it.success_rate.as_ref()).map(|it| match &it.query {
                     Some(query) => Query::Custom(query.clone()),
@@ -108,7 +109,7 @@ impl Service {
                 dry_run: spec.dry_run,
             }
         });
-        Ok(Service {
+        Ok(ScaledService {
             namespace: meta.namespace.unwrap_or_default().into(),
             name: meta.name.unwrap_or_default().into(),
             uid: meta.uid.unwrap_or_default(),
@@ -134,11 +135,11 @@ fn query(signal: &Signal) -> Query {
 
 /// Validates the settings again: the API server may have another version of the CRD.
 fn settings(
-    dimensions: &[Dimension],
+    dimensions: &[ScalingDimension],
     objectives: Option<&Objectives>,
     bounds: Option<&ApiBounds>,
     behavior: Option<&ApiBehavior>,
-) -> Result<Settings, String> {
+) -> Result<ScalingSettings, String> {
     let seconds = |given: Option<i32>, else_: i64| given.map_or(else_, |it| i64::from(it.max(1)));
     let pace = behavior.and_then(|it| it.period_seconds);
     let default = Vertical::default();
@@ -148,8 +149,8 @@ fn settings(
         every_s: seconds(pace, default.every_s),
         hold_s: hold.unwrap_or(default.hold_s),
         window_s: seconds(behavior.and_then(|it| it.window_seconds), default.window_s),
-        cpu: dimensions.contains(&Dimension::Cpu),
-        memory: dimensions.contains(&Dimension::Memory),
+        cpu: dimensions.contains(&ScalingDimension::Cpu),
+        memory: dimensions.contains(&ScalingDimension::Memory),
         ..default
     };
     let (mut vertical, mut containers) = (base.clone(), BTreeMap::new());
@@ -161,7 +162,7 @@ fn settings(
             name => drop(containers.insert(name.to_owned(), bounded)),
         }
     }
-    let scales = dimensions.contains(&Dimension::Replicas);
+    let scales = dimensions.contains(&ScalingDimension::Replicas);
     let horizontal = match objectives.filter(|_| scales) {
         Some(objectives) => {
             let horizontal = horizontal(objectives, bounds)?;
@@ -171,13 +172,13 @@ fn settings(
         None if scales => return Err("spec.objectives: required to scale replicas".to_owned()),
         None => None,
     };
-    Ok(Settings { vertical, containers, horizontal })
+    Ok(ScalingSettings { vertical, containers, horizontal })
 }
 
 fn bounded(base: &Vertical, of: &berth_crds::service_scaler::ContainerBounds) -> Result<Vertical, String> {
     let is_on = of.mode == ContainerMode::Auto;
     let mut vertical = Vertical { cpu: base.cpu && is_on, memory: base.memory && is_on, ..base.clone() };
-    let amount = |field: &str, amounts: &BTreeMap<String, Amount>, resource: &str| {
+    let amount = |field: &str, amounts: &BTreeMap<String, QuotaAmount>, resource: &str| {
         let Some(amount) = amounts.get(resource) else { return Ok(None) };
         let quantity =
             Quantity::parse(&amount.to_string()).map_err(|error| format!("{field}[{resource}]: {error}"))?;
@@ -229,7 +230,7 @@ fn horizontal(objectives: &Objectives, bounds: Option<&ApiBounds>) -> Result<Hor
 }
 
 fn behavior(behavior: Option<&ApiBehavior>) -> Behavior {
-    let rules = |rules: &ScalingRules, window_s: i64| Rules {
+    let rules = |rules: &ScalingRules, window_s: i64| DirectionRules {
         stabilization_s: rules.stabilization_window_seconds.map_or(window_s, |it| i64::from(it.max(0))),
         select: match rules.select_policy {
             SelectPolicy::Max => Select::Max,
@@ -286,7 +287,7 @@ pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
     let Reference { api_version, kind: of, name } = spec.scale_target_ref;
     // KEDA's defaults.
     let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
-    let target = Owner { api_version: or(api_version, "apps/v1"), kind: or(of, "Deployment"), name };
+    let target = OwnerRef { api_version: or(api_version, "apps/v1"), kind: or(of, "Deployment"), name };
     Some(Other { target, name: format!("{kind} {}", metadata.name), sizes: false })
 }
 
@@ -333,8 +334,8 @@ fn read_requirement(text: &str) -> Option<Requirement> {
 }
 
 /// Whether both name the same workload, in any version of its group.
-pub fn same_target(one: &Owner, other: &Owner) -> bool {
-    let group = |owner: &Owner| owner.api_version.rsplit_once('/').map_or("", |it| it.0).to_owned();
+pub fn same_target(one: &OwnerRef, other: &OwnerRef) -> bool {
+    let group = |owner: &OwnerRef| owner.api_version.rsplit_once('/').map_or("", |it| it.0).to_owned();
     one.kind == other.kind && one.name == other.name && group(one) == group(other)
 }
 
@@ -342,13 +343,13 @@ pub fn same_target(one: &Owner, other: &Owner) -> bool {
 mod tests {
     use super::*;
 
-    fn service(spec: &str) -> Service {
+    fn service(spec: &str) -> ScaledService {
         let json = format!(
             r#"{{"apiVersion":"berth.dev/v1alpha1","kind":"ServiceScaler","metadata":{{"namespace":"shop","name":"web",
                 "uid":"u","generation":2,"creationTimestamp":"2026-11-22T10:00:00Z"}},"spec":{{
                 "target":{{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}{spec}}}}}"#
         );
-        Service::read(&json).expect(&json)
+        ScaledService::read(&json).expect(&json)
     }
 
     #[test]

@@ -10,8 +10,8 @@ use crate::OptionalKind;
 use crate::lean::{lean_meta, nullable};
 use crate::vpa::{Quantities, amounts};
 use berth_crds::service_scaler::{ContainerStatus, HintPlacement, HintStatus, ServiceScaler, Target};
-use berth_rightsizing::recommend::{Owner, Recommendation, Status, Vpa};
-use berth_scheduler::hints::{Hint, Workload};
+use berth_rightsizing::recommend::{OwnerRef, Recommendation, Status, Vpa};
+use berth_scheduler::hints::{Hint, SelectedPods};
 
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -55,7 +55,7 @@ impl LeanServiceScaler {
     pub fn hints(&self) -> Vec<Hint> {
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
         let workload = |namespace: &str, selector: &str| {
-            Some(Workload { namespace: namespace.into(), selector: read_selector(selector)? })
+            Some(SelectedPods { namespace: namespace.into(), selector: read_selector(selector)? })
         };
         let Some(of) = workload(namespace, &self.status.selector) else { return Vec::new() };
         let hint = |hint: &HintStatus| {
@@ -94,7 +94,7 @@ impl LeanServiceScaler {
             namespace: meta.namespace.as_deref().unwrap_or_default().into(),
             name: Arc::from(format!("ServiceScaler {}", meta.name.as_deref().unwrap_or_default())),
             created: created.saturating_mul(SECOND_NS),
-            target: Some(Owner {
+            target: Some(OwnerRef {
                 api_version: target.api_version.clone(),
                 kind: target.kind.clone(),
                 name: target.name.clone(),

@@ -15,7 +15,7 @@ use super::usage::{PodUsage, read_usage};
 use crate::client::{self, Answer, MERGE_PATCH, json_request};
 use crate::retry::{self, WriteReply};
 use berth_rightsizing::recommend::Vpa;
-use berth_rightsizing::recommend::create::Candidate;
+use berth_rightsizing::recommend::create::CreationCandidate;
 
 /// Objects in one page, if the server supports pages: pods take about 8 KB each.
 const PAGE_SIZE: u32 = 500;
@@ -103,7 +103,7 @@ impl Recommending {
     ///
     /// # Errors
     /// When it was not created; [`ApiError::Conflict`]: an object of its name exists.
-    pub async fn make_vpa(&self, candidate: &Candidate, recommender: &str) -> Result<(), ApiError> {
+    pub async fn make_vpa(&self, candidate: &CreationCandidate, recommender: &str) -> Result<(), ApiError> {
         let object = made(candidate, recommender);
         let path = vpa_folder(&candidate.namespace);
         self.send(json_request(Method::POST, &path, "application/json", &object)).await.map(drop)

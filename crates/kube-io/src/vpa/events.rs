@@ -13,14 +13,14 @@ use super::owners::controller;
 use crate::lean::nullable;
 use crate::pod_reader::is_name;
 use berth_model::Quantity;
-use berth_rightsizing::recommend::{Amount, Owner, UnixNanos, time};
+use berth_rightsizing::recommend::{Amount, OwnerRef, UnixNanos, time};
 
 /// Maximum number of evictions read per namespace and round. The API server drops Events after an hour.
 pub const EVICTIONS_MAX: usize = 1_000;
 
 /// A pod that the kubelet evicted because of memory pressure on its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Eviction {
+pub struct PressureEviction {
     /// Uid of the Event.
     pub uid: String,
     pub time: UnixNanos,
@@ -62,7 +62,7 @@ impl Recommending {
     ///
     /// # Errors
     /// When the list is incomplete.
-    pub async fn evictions(&self, namespace: &str) -> Result<(Vec<Eviction>, usize), ApiError> {
+    pub async fn evictions(&self, namespace: &str) -> Result<(Vec<PressureEviction>, usize), ApiError> {
         let (mut evictions, mut beyond) = (Vec::new(), 0);
         let path = format!("/api/v1/namespaces/{namespace}/events");
         self.list_where(&path, "fieldSelector=reason%3DEvicted", |item| match read(item) {
@@ -83,7 +83,7 @@ impl Recommending {
         namespace: &str,
         pod: &str,
         uid: &str,
-    ) -> Result<Option<Owner>, ApiError> {
+    ) -> Result<Option<OwnerRef>, ApiError> {
         let metadata =
             match self.metadata(&format!("/api/v1/namespaces/{namespace}/pods/{pod}"), METADATA).await {
                 Err(ApiError::NotFound(_)) => return Ok(None),
@@ -94,7 +94,7 @@ impl Recommending {
 }
 
 /// Parses an eviction; `None` if the cause is not memory pressure or the Event is incomplete.
-fn read(json: &str) -> Option<Eviction> {
+fn read(json: &str) -> Option<PressureEviction> {
     let Event { metadata, reason, involved_object } = serde_json::from_str(json).ok()?;
     if reason != "Evicted" || involved_object.kind != "Pod" || !is_name(&involved_object.name) {
         return None;
@@ -115,7 +115,7 @@ fn read(json: &str) -> Option<Eviction> {
         })
         .collect();
     let time = time::from_text(metadata.creation_timestamp.as_deref()?).ok()?;
-    (!used.is_empty() && !metadata.uid.is_empty()).then(|| Eviction {
+    (!used.is_empty() && !metadata.uid.is_empty()).then(|| PressureEviction {
         uid: metadata.uid,
         time,
         pod: involved_object.name,

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use crate::lean::nullable;
 use berth_model::{PerResource, Quantity};
 use berth_rightsizing::recommend::amount::to_quantity;
-use berth_rightsizing::recommend::create::{self, Candidate};
+use berth_rightsizing::recommend::create::{self, CreationCandidate};
 use berth_rightsizing::recommend::method::Method;
-use berth_rightsizing::recommend::post::{Allowed, Amounts, Recommendation};
+use berth_rightsizing::recommend::post::{AllowedRange, OptionalAmounts, Recommendation};
 use berth_rightsizing::recommend::{
-    self, Condition, ContainerPolicy, EvictionRequirement, Owner, Status, Vpa, time,
+    self, ContainerPolicy, EvictionRequirement, OwnerRef, Status, Vpa, VpaCondition, time,
 };
 
 /// The label that names the creator of an object, and its value on berth's objects.
@@ -191,7 +191,7 @@ pub(crate) fn read_vpa(json: &str) -> Result<Vpa, String> {
         namespace: metadata.namespace.into(),
         name: metadata.name.into(),
         uid: metadata.uid,
-        target: has_target.then_some(Owner { api_version, kind, name }),
+        target: has_target.then_some(OwnerRef { api_version, kind, name }),
         recommenders: spec.recommenders.into_iter().map(|named| named.name).collect(),
         update: recommend::UpdatePolicy {
             min_replicas: spec.update_policy.min_replicas,
@@ -224,7 +224,7 @@ fn policy(wire: WirePolicy) -> ContainerPolicy {
         container: wire.container_name,
         off: wire.mode.as_deref() == Some("Off"),
         requests_only: wire.controlled_values.as_deref() == Some("RequestsOnly"),
-        allowed: Allowed { min: amounts(&wire.min_allowed), max: amounts(&wire.max_allowed) },
+        allowed: AllowedRange { min: amounts(&wire.min_allowed), max: amounts(&wire.max_allowed) },
         controlled,
         oom_bump_ratio: quantity(&wire.oom_bump_up_ratio).map(|ratio| ratio.nano() as f64 / 1e9),
         oom_min_bump: quantity(&wire.oom_min_bump_up).map(Quantity::value),
@@ -242,14 +242,14 @@ pub(crate) fn quantity(value: &Value) -> Option<Quantity> {
     }
 }
 
-pub(crate) fn amounts(quantities: &Quantities) -> Amounts {
+pub(crate) fn amounts(quantities: &Quantities) -> OptionalAmounts {
     PerResource {
         cpu: quantities.get("cpu").and_then(quantity).map(Quantity::milli_value),
         memory: quantities.get("memory").and_then(quantity).map(Quantity::value),
     }
 }
 
-fn quantities(amounts: Amounts) -> Quantities {
+fn quantities(amounts: OptionalAmounts) -> Quantities {
     let cpu = amounts.cpu.map(|milli| ("cpu", to_quantity(milli, true)));
     let memory = amounts.memory.map(|bytes| ("memory", to_quantity(bytes, false)));
     cpu.into_iter().chain(memory).map(|(name, text)| (name.to_owned(), text.into())).collect()
@@ -265,8 +265,8 @@ fn recommendation(wire: WireContainer) -> Recommendation {
     }
 }
 
-fn condition(wire: WireCondition) -> Condition {
-    Condition {
+fn condition(wire: WireCondition) -> VpaCondition {
+    VpaCondition {
         kind: wire.kind,
         status: wire.status,
         reason: wire.reason,
@@ -309,9 +309,9 @@ pub fn status_patch(uid: &str, status: &Status) -> Value {
 }
 
 /// Returns a VPA for a workload that has none. An owner reference deletes it with the workload.
-pub(super) fn made(candidate: &Candidate, recommender: &str) -> Value {
-    let Candidate { namespace, owner, uid, .. } = candidate;
-    let Owner { api_version, kind, name } = owner;
+pub(super) fn made(candidate: &CreationCandidate, recommender: &str) -> Value {
+    let CreationCandidate { namespace, owner, uid, .. } = candidate;
+    let OwnerRef { api_version, kind, name } = owner;
     json!({
         "apiVersion": "autoscaling.k8s.io/v1",
         "kind": "VerticalPodAutoscaler",
@@ -386,11 +386,11 @@ mod tests {
                 upper: PerResource { cpu: Some(100_000_000_000_000), memory: Some(262_144_000) },
                 uncapped: amounts,
             }]),
-            conditions: vec![Condition {
+            conditions: vec![VpaCondition {
                 kind: "RecommendationProvided".into(),
                 status: "True".into(),
                 since: Some("2026-01-01T00:00:00Z".into()),
-                ..Condition::default()
+                ..VpaCondition::default()
             }],
         };
         let mut object = status_patch("u", &status);
@@ -403,9 +403,9 @@ mod tests {
 
     #[test]
     fn a_vpa_that_was_made_is_known_as_ours_when_it_is_read() {
-        let owner = Owner { api_version: "apps/v1".into(), kind: "Deployment".into(), name: "web".into() };
+        let owner = OwnerRef { api_version: "apps/v1".into(), kind: "Deployment".into(), name: "web".into() };
         let candidate =
-            Candidate { namespace: "shop".into(), owner, uid: "of-web".into(), is_excluded: false };
+            CreationCandidate { namespace: "shop".into(), owner, uid: "of-web".into(), is_excluded: false };
         let object = made(&candidate, "berth");
         let vpa = read_vpa(&object.to_string()).unwrap();
         assert!(create::is_made(&vpa, "berth"), "{vpa:?}");

@@ -14,7 +14,7 @@ use crate::lean::nullable;
 use crate::pod_reader::is_name;
 use berth_rightsizing::apply::SizingIndex;
 use berth_rightsizing::apply::index::WorkloadObject;
-use berth_rightsizing::recommend::Owner;
+use berth_rightsizing::recommend::OwnerRef;
 
 /// Maximum depth of an owner chain. Chains are short; a cycle is a mistake of the objects' creator.
 const DEPTH_MAX: usize = 8;
@@ -25,20 +25,20 @@ const ROUNDS_KEPT: u64 = 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TopOwner {
     /// It exists, and this is the top of its chain.
-    Top(Owner),
+    Top(OwnerRef),
     Missing,
     /// It cannot be the target of a VPA, for this reason.
     Unsupported(String),
 }
 
 /// Resolves owners: those that are watched from the index, others with requests whose answers are cached for some rounds.
-pub struct Owners {
+pub struct OwnerResolver {
     api: Recommending,
     index: Arc<RwLock<SizingIndex>>,
     /// The label whose value is read, if any.
     label: Option<String>,
     round: u64,
-    seen: BTreeMap<(Arc<str>, Owner), Remembered>,
+    seen: BTreeMap<(Arc<str>, OwnerRef), Remembered>,
     /// By group and version: the plural of each kind that has a `/scale`.
     scalable: BTreeMap<String, (u64, BTreeMap<String, String>)>,
 }
@@ -51,7 +51,7 @@ struct Remembered {
 
 #[derive(Debug, Clone)]
 enum OwnerLookup {
-    Exists { controller: Option<Owner>, uid: String, label: Option<String> },
+    Exists { controller: Option<OwnerRef>, uid: String, label: Option<String> },
     Missing,
     Unsupported(String),
 }
@@ -84,9 +84,9 @@ pub(super) struct OwnerReference {
 }
 
 /// Returns the controller among these references.
-pub(super) fn controller(owners: Vec<OwnerReference>) -> Option<Owner> {
+pub(super) fn controller(owners: Vec<OwnerReference>) -> Option<OwnerRef> {
     let owner = owners.into_iter().find(|owner| owner.controller == Some(true))?;
-    Some(Owner { api_version: owner.api_version, kind: owner.kind, name: owner.name })
+    Some(OwnerRef { api_version: owner.api_version, kind: owner.kind, name: owner.name })
 }
 
 impl Recommending {
@@ -98,7 +98,7 @@ impl Recommending {
     }
 }
 
-impl Owners {
+impl OwnerResolver {
     /// Creates a resolver. `index`: built-in kinds, from watches; `label`: a label whose value is read too.
     pub fn new(api: Recommending, index: Arc<RwLock<SizingIndex>>, label: Option<String>) -> Self {
         Self { api, index, label, round: 0, seen: BTreeMap::new(), scalable: BTreeMap::new() }
@@ -115,7 +115,7 @@ impl Owners {
     ///
     /// # Errors
     /// When a request fails.
-    pub async fn top(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<TopOwner, ApiError> {
+    pub async fn top(&mut self, namespace: &Arc<str>, owner: &OwnerRef) -> Result<TopOwner, ApiError> {
         let mut at = match self.look(namespace, owner).await? {
             OwnerLookup::Missing => return Ok(TopOwner::Missing),
             OwnerLookup::Unsupported(why) => return Ok(TopOwner::Unsupported(why)),
@@ -140,7 +140,7 @@ impl Owners {
     pub async fn scale_path(
         &mut self,
         namespace: &str,
-        owner: &Owner,
+        owner: &OwnerRef,
     ) -> Result<Result<String, String>, ApiError> {
         let no_scale = || format!("{} {} has no scale", owner.kind, owner.name);
         if !is_name(&owner.name) {
@@ -162,7 +162,7 @@ impl Owners {
     }
 
     /// Returns the uid of a resolved owner, and the value of the label.
-    pub fn about(&self, namespace: &Arc<str>, owner: &Owner) -> Option<(String, Option<String>)> {
+    pub fn about(&self, namespace: &Arc<str>, owner: &OwnerRef) -> Option<(String, Option<String>)> {
         let asked = || Some(self.seen.get(&(namespace.clone(), owner.clone()))?.look.clone());
         match self.watched(namespace, owner).or_else(asked)? {
             OwnerLookup::Exists { uid, label, .. } => Some((uid, label)),
@@ -171,7 +171,7 @@ impl Owners {
     }
 
     /// Returns what the watches know of an owner.
-    fn watched(&self, namespace: &Arc<str>, owner: &Owner) -> Option<OwnerLookup> {
+    fn watched(&self, namespace: &Arc<str>, owner: &OwnerRef) -> Option<OwnerLookup> {
         let index = self.index.read();
         let WorkloadObject { uid, owner, label, .. } = index.workload(namespace, owner)?;
         let (controller, uid, label) = (owner.clone(), uid.to_string(), label.clone());
@@ -179,7 +179,7 @@ impl Owners {
     }
 
     /// Returns the cached answer about an owner, if it is recent enough.
-    fn known(&mut self, namespace: &Arc<str>, owner: &Owner) -> Option<OwnerLookup> {
+    fn known(&mut self, namespace: &Arc<str>, owner: &OwnerRef) -> Option<OwnerLookup> {
         let round = self.round;
         let known = self.seen.get_mut(&(namespace.clone(), owner.clone()))?;
         let is_fresh = match known.look {
@@ -192,7 +192,7 @@ impl Owners {
         })
     }
 
-    async fn look(&mut self, namespace: &Arc<str>, owner: &Owner) -> Result<OwnerLookup, ApiError> {
+    async fn look(&mut self, namespace: &Arc<str>, owner: &OwnerRef) -> Result<OwnerLookup, ApiError> {
         // An owner that the watches do not show may be newer than they are.
         if let Some(known) = self.watched(namespace, owner).or_else(|| self.known(namespace, owner)) {
             return Ok(known);
@@ -208,7 +208,7 @@ impl Owners {
         Ok(look)
     }
 
-    async fn ask(&mut self, namespace: &str, owner: &Owner) -> Result<OwnerLookup, ApiError> {
+    async fn ask(&mut self, namespace: &str, owner: &OwnerRef) -> Result<OwnerLookup, ApiError> {
         if !is_name(&owner.name) {
             return Ok(OwnerLookup::Missing);
         }
@@ -229,7 +229,7 @@ impl Owners {
     }
 
     /// Looks up an owner of a custom kind. If it has a `/scale`, it is the top of its chain.
-    async fn ask_scale(&mut self, namespace: &str, owner: &Owner) -> Result<OwnerLookup, ApiError> {
+    async fn ask_scale(&mut self, namespace: &str, owner: &OwnerRef) -> Result<OwnerLookup, ApiError> {
         let Some((group, version)) = owner.api_version.split_once('/') else {
             return Ok(OwnerLookup::Unsupported(format!("{} has no /scale", owner.kind)));
         };
@@ -291,7 +291,7 @@ impl Owners {
 }
 
 /// Where the API server has the objects of a kind that Kubernetes itself has: the group's path and the plural.
-pub(crate) fn built_in(owner: &Owner) -> Option<(&'static str, &'static str)> {
+pub(crate) fn built_in(owner: &OwnerRef) -> Option<(&'static str, &'static str)> {
     if !owner.is_built_in() {
         return None;
     }

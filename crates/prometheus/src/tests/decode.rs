@@ -1,13 +1,17 @@
 use proptest::prelude::*;
 
 use crate::split::ELEMENT_BYTES_MAX;
-use crate::{Answer, DecodeError, Decoder, LabelNames, ResultType, Series, Skip};
+use crate::{DecodeError, Decoder, LabelNames, ResponseSummary, ResultType, Series, Skip};
 
 /// Namespace, pod and container with slashes between, and samples.
 type Got = (String, Vec<(f64, f64)>);
 
 /// Decodes `answer` in the pieces that it is cut into at `cuts`, offsets in any order.
-fn decode_as(expected: ResultType, answer: &[u8], cuts: &[usize]) -> (Vec<Got>, Result<Answer, DecodeError>) {
+fn decode_as(
+    expected: ResultType,
+    answer: &[u8],
+    cuts: &[usize],
+) -> (Vec<Got>, Result<ResponseSummary, DecodeError>) {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (answer.len() + 1)).collect();
     cuts.extend([0, answer.len()]);
     cuts.sort_unstable();
@@ -27,7 +31,7 @@ fn decode_as(expected: ResultType, answer: &[u8], cuts: &[usize]) -> (Vec<Got>, 
     (series, outcome)
 }
 
-fn decode(answer: &str) -> (Vec<Got>, Result<Answer, DecodeError>) {
+fn decode(answer: &str) -> (Vec<Got>, Result<ResponseSummary, DecodeError>) {
     decode_as(ResultType::Matrix, answer.as_bytes(), &[])
 }
 
@@ -49,17 +53,17 @@ const TWO: &str = r#"{"status":"success","isPartial":false,"data":{"resultType":
 ],"stats":{"timings":{"evalTotalTime":0.1}}},"warnings":["half of it is missing"],"infos":["is it a counter?"]}
 "#;
 
-fn two() -> (Vec<Got>, Answer) {
+fn two() -> (Vec<Got>, ResponseSummary) {
     let series = vec![
         ("n/p/c".to_owned(), vec![(1_700_000_000.0, 0.5), (1_700_003_600.25, 1_000.0)]),
         ("café/q/d".to_owned(), vec![(1_700_000_000.0, 7.0)]),
     ];
-    let answer = Answer {
+    let answer = ResponseSummary {
         series: 2,
         samples: 3,
         warnings: vec!["half of it is missing".to_owned()],
         infos: vec!["is it a counter?".to_owned()],
-        ..Answer::default()
+        ..ResponseSummary::default()
     };
     (series, answer)
 }
@@ -81,7 +85,7 @@ fn the_order_of_keys_does_not_matter() {
 
 #[test]
 fn an_empty_result_is_no_error() {
-    assert_eq!(decode(&matrix("")), (Vec::new(), Ok(Answer::default())));
+    assert_eq!(decode(&matrix("")), (Vec::new(), Ok(ResponseSummary::default())));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use axum::response::IntoResponse;
 use jiff::Timestamp;
 
 use super::fake::{Fake, RecordedRequest, Sources, error, matrix, vector};
-use crate::{LabelNames, Namespaces, PrometheusSource, Series, Skip, SourceError, Summary};
+use crate::{LabelNames, Namespaces, PrometheusSource, ReadSummary, Series, Skip, SourceError};
 
 const NOW: i64 = 1_700_000_000;
 
@@ -24,7 +24,7 @@ fn now() -> Timestamp {
 async fn history(
     source: &PrometheusSource,
     namespaces: Namespaces<'_>,
-) -> (Vec<(UsageKind, i64)>, Result<Summary, SourceError>) {
+) -> (Vec<(UsageKind, i64)>, Result<ReadSummary, SourceError>) {
     let mut samples = Vec::new();
     let keep = |kind, series: Series<'_>| {
         for sample in series.samples {
@@ -57,7 +57,7 @@ async fn the_history_comes_slice_after_slice_with_each_point_once() {
     let (samples, outcome) = history(&source, Namespaces::All).await;
     assert_eq!(by_kind(&samples), day());
     let summary = outcome.unwrap();
-    assert_eq!(summary, Summary { queries: 8, series: 8, samples: 50, ..Summary::default() });
+    assert_eq!(summary, ReadSummary { queries: 8, series: 8, samples: 50, ..ReadSummary::default() });
     let asked = fake.asked();
     assert!(asked.iter().all(|asked| asked.path == "/api/v1/query_range" && asked.authorization.is_none()));
     assert!(asked[0].is_cpu() && !asked[1].is_cpu());
@@ -104,7 +104,7 @@ async fn only_the_wanted_namespaces_are_asked_for_and_none_needs_no_question() {
     let source = fake.source(|_| {});
     let (samples, outcome) = history(&source, Namespaces::These(&[])).await;
     assert!(samples.is_empty() && fake.asked().is_empty());
-    assert_eq!(outcome.unwrap(), Summary::default());
+    assert_eq!(outcome.unwrap(), ReadSummary::default());
     let wanted = ["b", "a"].map(str::to_owned);
     history(&source, Namespaces::These(&wanted)).await.1.unwrap();
     assert!(fake.asked().iter().all(|asked| asked.query().contains(r#"namespace=~"a|b""#)));

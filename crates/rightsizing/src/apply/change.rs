@@ -4,9 +4,9 @@
 
 use super::hold::Hold;
 use super::limit_range::{Ranges, admits, fit_container, fit_pod, fit_ratio, limit_for};
-use super::pod::{Change, Resize, SizedContainer, SizedPod};
+use super::pod::{Resize, SizeChange, SizedContainer, SizedPod};
 use crate::recommend::amount::Amount;
-use crate::recommend::{Amounts, ContainerPolicy, Recommendation, Vpa};
+use crate::recommend::{ContainerPolicy, OptionalAmounts, Recommendation, Vpa};
 
 /// Returns the recommendation for each container by index, within the limits of the VPA and of LimitRanges.
 pub fn recommended(pod: &SizedPod, vpa: &Vpa, ranges: &Ranges) -> Vec<(usize, Recommendation, Vec<String>)> {
@@ -24,7 +24,7 @@ pub fn recommended(pod: &SizedPod, vpa: &Vpa, ranges: &Ranges) -> Vec<(usize, Re
         // A request of zero is never enough.
         recommendation.target =
             recommendation.target.map(|target: Option<Amount>| target.filter(|it| *it > 0));
-        if recommendation.target != Amounts::default() {
+        if recommendation.target != OptionalAmounts::default() {
             wanted.push((index, recommendation));
         }
     }
@@ -41,7 +41,7 @@ pub fn recommended(pod: &SizedPod, vpa: &Vpa, ranges: &Ranges) -> Vec<(usize, Re
 }
 
 fn fit(
-    amounts: &mut Amounts,
+    amounts: &mut OptionalAmounts,
     container: &SizedContainer,
     policy: Option<&ContainerPolicy>,
     ranges: &Ranges,
@@ -82,11 +82,11 @@ fn fit(
 ///
 /// # Errors
 /// The reason why the pod stays unchanged.
-pub fn changes(pod: &SizedPod, vpa: &Vpa, ranges: &Ranges) -> Result<Vec<Change>, Hold> {
+pub fn changes(pod: &SizedPod, vpa: &Vpa, ranges: &Ranges) -> Result<Vec<SizeChange>, Hold> {
     if pod.is_sized_as_a_whole {
         return Err(Hold::PodLevelResources);
     }
-    let changes: Vec<Change> = recommended(pod, vpa, ranges)
+    let changes: Vec<SizeChange> = recommended(pod, vpa, ranges)
         .into_iter()
         .map(|(index, recommendation, notes)| change(pod, vpa, ranges, (index, recommendation.target, notes)))
         .collect();
@@ -103,11 +103,11 @@ fn change(
     pod: &SizedPod,
     vpa: &Vpa,
     ranges: &Ranges,
-    (index, mut requests, notes): (usize, Amounts, Vec<String>),
-) -> Change {
+    (index, mut requests, notes): (usize, OptionalAmounts, Vec<String>),
+) -> SizeChange {
     let container = &pod.containers[index];
     let keeps_limits = vpa.policy(&container.name).is_some_and(|policy| policy.requests_only);
-    let mut limits = Amounts::default();
+    let mut limits = OptionalAmounts::default();
     if !keeps_limits {
         let default = ranges.container.default_limit;
         limits.cpu = limit_for(container.wanted, requests.cpu, default.cpu, |it| it.cpu);
@@ -115,12 +115,12 @@ fn change(
     }
     let after = limits.zip(container.wanted.limits).map(|(new, old): (Option<Amount>, _)| new.or(old));
     fit_ratio(&mut requests, &after, &ranges.container);
-    Change { container: index, requests, limits, notes }
+    SizeChange { container: index, requests, limits, notes }
 }
 
 /// Returns by how much the changes exceed what the pod's node gives it, or must be ready to give: millicores and
 /// bytes. A node never gives what it reported as infeasible.
-pub fn growth(pod: &SizedPod, changes: &[Change]) -> berth_model::NodeSize {
+pub fn growth(pod: &SizedPod, changes: &[SizeChange]) -> berth_model::NodeSize {
     let mut growth = berth_model::NodeSize::default();
     for change in changes {
         let Some(container) = pod.containers.get(change.container) else { continue };

@@ -6,9 +6,9 @@
 use super::hold::Hold;
 use super::memory::OfPod;
 use super::mode::Mode;
-use super::pod::Change;
+use super::pod::SizeChange;
 use super::pod::{Resize, SizedPod};
-use crate::recommend::{Amounts, UnixNanos};
+use crate::recommend::{OptionalAmounts, UnixNanos};
 
 const MINUTE_NS: i64 = 60_000_000_000;
 /// Time after which a deferred resize is given up.
@@ -19,7 +19,7 @@ pub const IN_PROGRESS_MAX: i64 = 60 * MINUTE_NS;
 pub const REST: i64 = 5 * MINUTE_NS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Advice {
+pub enum ResizeAdvice {
     Resize,
     /// In-place resize does not work.
     Evict,
@@ -30,13 +30,13 @@ pub enum Advice {
 pub(super) fn advise(
     mode: Mode,
     pod: &SizedPod,
-    changes: &[Change],
+    changes: &[SizeChange],
     is_urgent: bool,
     known: &mut OfPod,
     now: UnixNanos,
-) -> Advice {
+) -> ResizeAdvice {
     if pod.is_pending {
-        return Advice::Hold(Hold::Pending);
+        return ResizeAdvice::Hold(Hold::Pending);
     }
     let Some(resize) = pod.resize else {
         known.resizing = None;
@@ -46,9 +46,9 @@ pub(super) fn advise(
     let lasted = now.saturating_sub(began);
     if mode == Mode::InPlace {
         return match resize {
-            Resize::Infeasible | Resize::Error if is_less(pod, changes) => Advice::Resize,
-            Resize::Infeasible | Resize::Error => Advice::Hold(Hold::Infeasible),
-            _ => Advice::Hold(Hold::Resizing),
+            Resize::Infeasible | Resize::Error if is_less(pod, changes) => ResizeAdvice::Resize,
+            Resize::Infeasible | Resize::Error => ResizeAdvice::Hold(Hold::Infeasible),
+            _ => ResizeAdvice::Hold(Hold::Resizing),
         };
     }
     let is_over = match resize {
@@ -56,26 +56,34 @@ pub(super) fn advise(
         Resize::Deferred => lasted > DEFERRED_MAX,
         Resize::InProgress => lasted > IN_PROGRESS_MAX,
     };
-    if is_over { Advice::Evict } else { Advice::Hold(Hold::Resizing) }
+    if is_over { ResizeAdvice::Evict } else { ResizeAdvice::Hold(Hold::Resizing) }
 }
 
 /// Decides for a pod without a resize that its kubelet knows of.
-fn rested(pod: &SizedPod, changes: &[Change], is_urgent: bool, known: &OfPod, now: UnixNanos) -> Advice {
-    let is_in = |change: &Change| {
+fn rested(
+    pod: &SizedPod,
+    changes: &[SizeChange],
+    is_urgent: bool,
+    known: &OfPod,
+    now: UnixNanos,
+) -> ResizeAdvice {
+    let is_in = |change: &SizeChange| {
         pod.containers.get(change.container).is_none_or(|container| change.is_in(container.wanted))
     };
     if changes.iter().all(is_in) {
-        return Advice::Hold(Hold::Asked);
+        return ResizeAdvice::Hold(Hold::Asked);
     }
     match known.asked {
-        Some(asked) if now.saturating_sub(asked) < REST && !is_urgent => Advice::Hold(Hold::JustResized),
-        _ => Advice::Resize,
+        Some(asked) if now.saturating_sub(asked) < REST && !is_urgent => {
+            ResizeAdvice::Hold(Hold::JustResized)
+        }
+        _ => ResizeAdvice::Resize,
     }
 }
 
 /// Returns whether some request would be lower than the one that is infeasible on its node.
-pub fn is_less(pod: &SizedPod, changes: &[Change]) -> bool {
-    let lower = |now: Amounts, before: Amounts| {
+pub fn is_less(pod: &SizedPod, changes: &[SizeChange]) -> bool {
+    let lower = |now: OptionalAmounts, before: OptionalAmounts| {
         let lower = now.zip(before).map(|(now, before): (Option<i64>, Option<i64>)| {
             now.zip(before).is_some_and(|(now, before)| now < before)
         });

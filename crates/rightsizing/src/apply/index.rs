@@ -8,7 +8,7 @@ use super::limit_range::Ranges;
 use super::mode::Mode;
 use super::pod::SizedPod;
 use crate::recommend::store::Workload;
-use crate::recommend::{Owner, UnixNanos, Vpa};
+use crate::recommend::{OwnerRef, UnixNanos, Vpa};
 
 /// Maximum depth of an owner chain. Real chains are short; a cycle is an error of the user.
 const DEPTH_MAX: usize = 8;
@@ -55,7 +55,7 @@ impl SizingKind {
         SizingKind::CronJob,
     ];
 
-    fn of(owner: &Owner) -> Option<SizingKind> {
+    fn of(owner: &OwnerRef) -> Option<SizingKind> {
         Some(match (owner.group(), owner.kind.as_str()) {
             ("apps", "ReplicaSet") => SizingKind::ReplicaSet,
             ("", "ReplicationController") => SizingKind::ReplicationController,
@@ -85,7 +85,7 @@ pub enum SizingObject {
 pub struct WorkloadObject {
     pub uid: Arc<str>,
     /// Its own controller.
-    pub owner: Option<Owner>,
+    pub owner: Option<OwnerRef>,
     /// Value of the label by which it opts out of created VPAs.
     pub label: Option<String>,
     /// Number of pods that it wants; `None`: its kind does not say.
@@ -144,7 +144,7 @@ impl Sizing {
     }
 
     /// Returns the oldest object that is not off, for the topmost targeted owner in the chain.
-    fn of(&self, chain: &[Owner], namespace: &Arc<str>) -> Option<Arc<Vpa>> {
+    fn of(&self, chain: &[OwnerRef], namespace: &Arc<str>) -> Option<Arc<Vpa>> {
         chain.iter().rev().find_map(|owner| {
             let targeting = self.targeting.get(&owner.workload(namespace))?;
             let on = |(_, name): &(UnixNanos, NamespacedName)| {
@@ -275,7 +275,7 @@ impl SizingIndex {
     }
 
     /// Returns a workload by its reference; `None`: unknown, or not of a followed kind.
-    pub fn workload(&self, namespace: &Arc<str>, owner: &Owner) -> Option<&WorkloadObject> {
+    pub fn workload(&self, namespace: &Arc<str>, owner: &OwnerRef) -> Option<&WorkloadObject> {
         self.workloads.get(&(SizingKind::of(owner)?, (namespace.clone(), owner.name.as_str().into())))
     }
 
@@ -309,8 +309,8 @@ impl SizingIndex {
     }
 
     /// Returns the pod's controller, the controller of that one, and so on.
-    fn chain(&self, pod: &SizedPod) -> Vec<Owner> {
-        let mut chain: Vec<Owner> = pod.owner.iter().cloned().collect();
+    fn chain(&self, pod: &SizedPod) -> Vec<OwnerRef> {
+        let mut chain: Vec<OwnerRef> = pod.owner.iter().cloned().collect();
         while let Some(last) = chain.last()
             && chain.len() < DEPTH_MAX
         {
@@ -330,13 +330,13 @@ impl SizingIndex {
 
 /// Returns the Deployment of a ReplicaSet that the watch has not delivered yet, from the pod template hash in the
 /// names.
-fn by_template_hash(pod: &SizedPod, owner: &Owner) -> Option<Owner> {
+fn by_template_hash(pod: &SizedPod, owner: &OwnerRef) -> Option<OwnerRef> {
     if SizingKind::of(owner) != Some(SizingKind::ReplicaSet) {
         return None;
     }
     let hash = pod.template_hash.as_deref().filter(|hash| !hash.is_empty())?;
     let name = owner.name.strip_suffix(hash)?.strip_suffix('-').filter(|name| !name.is_empty())?;
-    Some(Owner { api_version: "apps/v1".into(), kind: "Deployment".into(), name: name.into() })
+    Some(OwnerRef { api_version: "apps/v1".into(), kind: "Deployment".into(), name: name.into() })
 }
 
 fn join(all: &BTreeMap<Arc<str>, Ranges>) -> Arc<Ranges> {

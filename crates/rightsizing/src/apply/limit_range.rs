@@ -3,10 +3,10 @@
 //! Upstream: `pkg/utils/limitrange` and `pkg/utils/vpa/capping.go`. Unlike upstream, limit-to-request ratios are
 //! respected, and a pod that would still be refused is left alone.
 
-use super::pod::{Change, Resources, SizedContainer, SizedPod};
+use super::pod::{Resources, SizeChange, SizedContainer, SizedPod};
 use crate::recommend::amount::{AMOUNT_MAX, Amount};
 use crate::recommend::change::proportional_limit;
-use crate::recommend::{Amounts, Recommendation};
+use crate::recommend::{OptionalAmounts, Recommendation};
 use berth_model::PerResource;
 
 /// All LimitRanges of a namespace combined.
@@ -19,12 +19,12 @@ pub struct Ranges {
 /// Range for containers, or for pods.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Range {
-    pub min: Amounts,
-    pub max: Amounts,
+    pub min: OptionalAmounts,
+    pub max: OptionalAmounts,
     /// Limit of containers that set none.
-    pub default_limit: Amounts,
+    pub default_limit: OptionalAmounts,
     /// Maximum ratio of limit to request, in thousandths.
-    pub ratio_milli: Amounts,
+    pub ratio_milli: OptionalAmounts,
 }
 
 impl Range {
@@ -40,8 +40,8 @@ impl Range {
 }
 
 /// Selects one of the two resources.
-type Of = fn(&Amounts) -> Option<Amount>;
-type OfMut = fn(&mut Amounts) -> &mut Option<Amount>;
+type Of = fn(&OptionalAmounts) -> Option<Amount>;
+type OfMut = fn(&mut OptionalAmounts) -> &mut Option<Amount>;
 const RESOURCES: [(&str, Of, OfMut); 2] =
     [("cpu", |it| it.cpu, |it| &mut it.cpu), ("memory", |it| it.memory, |it| &mut it.memory)];
 
@@ -56,7 +56,7 @@ fn scaled(amount: Amount, to: i128, from: i128) -> Amount {
 /// Scales the recommendations for all containers of a pod in proportion, so that the pod's limits stay in the range
 /// of pods.
 pub(super) fn fit_pod(wanted: &mut [(usize, Recommendation)], pod: &SizedPod, range: &Range) {
-    let bounds: [fn(&mut Recommendation) -> &mut Amounts; 3] =
+    let bounds: [fn(&mut Recommendation) -> &mut OptionalAmounts; 3] =
         [|it| &mut it.target, |it| &mut it.lower, |it| &mut it.upper];
     for bound in bounds {
         for (_, of, of_mut) in RESOURCES {
@@ -69,7 +69,7 @@ fn fit_sum(
     wanted: &mut [(usize, Recommendation)],
     pod: &SizedPod,
     range: &Range,
-    bound: fn(&mut Recommendation) -> &mut Amounts,
+    bound: fn(&mut Recommendation) -> &mut OptionalAmounts,
     (of, of_mut): (Of, OfMut),
 ) {
     let (min, max) = (of(&range.min).unwrap_or(0).max(0), of(&range.max).filter(|max| *max > 0));
@@ -105,7 +105,7 @@ pub(super) fn limit_for(
     now: Resources,
     recommended: Option<Amount>,
     default_limit: Option<Amount>,
-    of: fn(&Amounts) -> Option<Amount>,
+    of: fn(&OptionalAmounts) -> Option<Amount>,
 ) -> Option<Amount> {
     let limit = of(&now.limits).filter(|limit| *limit > 0).or(default_limit);
     proportional_limit(limit, of(&now.requests), recommended)
@@ -113,7 +113,11 @@ pub(super) fn limit_for(
 
 /// Fits the recommendation for a container to the range of containers: its limit, which follows the request, must
 /// be in it.
-pub(super) fn fit_container(amounts: &mut Amounts, container: &SizedContainer, range: &Range) -> Vec<String> {
+pub(super) fn fit_container(
+    amounts: &mut OptionalAmounts,
+    container: &SizedContainer,
+    range: &Range,
+) -> Vec<String> {
     let mut notes = Vec::new();
     let now = container.wanted;
     for (name, of, of_mut) in RESOURCES {
@@ -141,7 +145,7 @@ pub(super) fn fit_container(amounts: &mut Amounts, container: &SizedContainer, r
 }
 
 /// Raises a request whose limit would exceed the maximum ratio.
-pub(super) fn fit_ratio(requests: &mut Amounts, limits: &Amounts, range: &Range) {
+pub(super) fn fit_ratio(requests: &mut OptionalAmounts, limits: &OptionalAmounts, range: &Range) {
     for (_, of, of_mut) in RESOURCES {
         let (Some(limit), Some(ratio)) = (of(limits), of(&range.ratio_milli).filter(|ratio| *ratio > 0))
         else {
@@ -155,14 +159,14 @@ pub(super) fn fit_ratio(requests: &mut Amounts, limits: &Amounts, range: &Range)
 }
 
 /// Returns whether the LimitRanges and Kubernetes itself would accept the pod with these changes.
-pub(super) fn admits(pod: &SizedPod, changes: &[Change], ranges: &Ranges) -> bool {
+pub(super) fn admits(pod: &SizedPod, changes: &[SizeChange], ranges: &Ranges) -> bool {
     let mut sums = Resources::default();
     let mut all_limited = PerResource { cpu: true, memory: true };
     for (index, container) in pod.containers.iter().enumerate() {
         let change = changes.iter().find(|change| change.container == index);
         let after = change.map_or(container.wanted, |change| change.applied_to(container.wanted));
         let asks_nothing =
-            |change: &Change| RESOURCES.iter().any(|(_, of, _)| of(&change.requests) == Some(0));
+            |change: &SizeChange| RESOURCES.iter().any(|(_, of, _)| of(&change.requests) == Some(0));
         if change.is_some_and(asks_nothing) {
             return false;
         }
@@ -170,7 +174,7 @@ pub(super) fn admits(pod: &SizedPod, changes: &[Change], ranges: &Ranges) -> boo
             return false;
         }
         for (_, of, of_mut) in RESOURCES {
-            let add = |sum: &mut Amounts, amount: Option<Amount>| {
+            let add = |sum: &mut OptionalAmounts, amount: Option<Amount>| {
                 let sum = of_mut(sum);
                 *sum = Some(sum.unwrap_or(0).saturating_add(amount.unwrap_or(0)));
             };
@@ -185,7 +189,7 @@ pub(super) fn admits(pod: &SizedPod, changes: &[Change], ranges: &Ranges) -> boo
         let mut sums = sums;
         if !limited {
             // A sum that misses a container is no limit of the pod.
-            sums.limits = Amounts::default();
+            sums.limits = OptionalAmounts::default();
         }
         is_in(sums, &ranges.pod, *of)
     })

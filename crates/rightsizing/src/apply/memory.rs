@@ -7,7 +7,7 @@ use crate::recommend::UnixNanos;
 
 /// State of existing pods and VPAs.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct UpdaterMemory {
     /// By pod uid.
     pods: BTreeMap<Arc<str>, OfPod>,
     /// By VPA uid.
@@ -32,7 +32,7 @@ pub(super) struct OfVpa {
     pub refused: Option<UnixNanos>,
 }
 
-impl Memory {
+impl UpdaterMemory {
     /// Keeps only the state of these pods and VPAs.
     pub fn retain(&mut self, pods: &BTreeSet<Arc<str>>, vpas: &BTreeSet<String>) {
         self.pods.retain(|uid, _| pods.contains(uid));

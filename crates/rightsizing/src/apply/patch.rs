@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::pod::Change;
+use super::pod::SizeChange;
 use super::pod::SizedPod;
-use crate::recommend::Amounts;
+use crate::recommend::OptionalAmounts;
 use crate::recommend::amount::to_quantity;
 
 /// Annotation that names the changed resources and the VPA.
@@ -17,7 +17,7 @@ fn add(path: String, value: impl Into<Value>) -> Value {
 }
 
 /// Returns the patch for a pod that is being created.
-pub fn at_creation(pod: &SizedPod, vpa: &str, changes: &[Change]) -> Vec<Value> {
+pub fn at_creation(pod: &SizedPod, vpa: &str, changes: &[SizeChange]) -> Vec<Value> {
     let mut operations = Vec::new();
     if !pod.has_annotations {
         operations.push(add("/metadata/annotations".to_owned(), json!({})));
@@ -36,7 +36,7 @@ pub fn at_creation(pod: &SizedPod, vpa: &str, changes: &[Change]) -> Vec<Value> 
 
 /// Returns the patch for a running pod, through `pods/resize`. It fails if the pod was replaced or its containers
 /// changed.
-pub fn in_place(pod: &SizedPod, changes: &[Change]) -> Vec<Value> {
+pub fn in_place(pod: &SizedPod, changes: &[SizeChange]) -> Vec<Value> {
     let test = |path: String, value: &str| json!({"op": "test", "path": path, "value": value});
     let mut operations = vec![test("/metadata/uid".to_owned(), &pod.uid)];
     for change in changes {
@@ -49,7 +49,7 @@ pub fn in_place(pod: &SizedPod, changes: &[Change]) -> Vec<Value> {
 }
 
 /// Returns the operations that set the requests and limits.
-fn resources(pod: &SizedPod, changes: &[Change]) -> Vec<Value> {
+fn resources(pod: &SizedPod, changes: &[SizeChange]) -> Vec<Value> {
     let mut operations = Vec::new();
     for change in changes {
         let Some(container) = pod.containers.get(change.container) else { continue };
@@ -75,14 +75,14 @@ fn resources(pod: &SizedPod, changes: &[Change]) -> Vec<Value> {
     operations
 }
 
-fn quantities(amounts: Amounts) -> Vec<(&'static str, String)> {
+fn quantities(amounts: OptionalAmounts) -> Vec<(&'static str, String)> {
     let cpu = amounts.cpu.map(|milli| ("cpu", to_quantity(milli, true)));
     let memory = amounts.memory.map(|bytes| ("memory", to_quantity(bytes, false)));
     cpu.into_iter().chain(memory).collect()
 }
 
 /// Formats `container 0: cpu request, memory request`, after the adjustments of the recommendation.
-fn text(change: &Change) -> String {
+fn text(change: &SizeChange) -> String {
     let mut texts = change.notes.clone();
     for (amounts, what) in [(change.requests, "request"), (change.limits, "limit")] {
         texts.extend(quantities(amounts).into_iter().map(|(resource, _)| format!("{resource} {what}")));

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::recommend::{Amounts, Owner, UnixNanos};
+use crate::recommend::{OptionalAmounts, OwnerRef, UnixNanos};
 use berth_model::{NodeSize, PerResource};
 
 /// Requests and limits of a container: millicores and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resources {
-    pub requests: Amounts,
-    pub limits: Amounts,
+    pub requests: OptionalAmounts,
+    pub limits: OptionalAmounts,
 }
 
 /// A pod with the sizes of its containers: one that runs, or one in an admission review.
@@ -20,7 +20,7 @@ pub struct SizedPod {
     pub name: Arc<str>,
     pub uid: Arc<str>,
     /// Its controller.
-    pub owner: Option<Owner>,
+    pub owner: Option<OwnerRef>,
     /// The label `pod-template-hash`.
     pub template_hash: Option<String>,
     pub node: Option<Arc<str>>,
@@ -101,18 +101,18 @@ impl SizedPod {
 
 /// New requests and limits of one container; `None` fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct SizeChange {
     /// Index among the pod's containers.
     pub container: usize,
-    pub requests: Amounts,
-    pub limits: Amounts,
+    pub requests: OptionalAmounts,
+    pub limits: OptionalAmounts,
     /// Adjustments of the recommendation, for the pod's annotation.
     pub notes: Vec<String>,
 }
 
-impl Change {
+impl SizeChange {
     pub fn applied_to(&self, resources: Resources) -> Resources {
-        let over = |new: Amounts, old: Amounts| new.zip(old).map(|(new, old)| new.or(old));
+        let over = |new: OptionalAmounts, old: OptionalAmounts| new.zip(old).map(|(new, old)| new.or(old));
         Resources {
             requests: over(self.requests, resources.requests),
             limits: over(self.limits, resources.limits),

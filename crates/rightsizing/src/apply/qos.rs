@@ -1,18 +1,18 @@
 //! The QoS class of a pod, as Kubernetes computes it (`ComputePodQOS`). It cannot change in place.
 
-use super::pod::Change;
+use super::pod::SizeChange;
 use super::pod::{Resources, SizedPod};
 use berth_model::PerResource;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
+pub enum QosClass {
     BestEffort,
     Burstable,
     Guaranteed,
 }
 
 /// Returns the class of a pod with containers of these resources.
-pub fn class(containers: impl IntoIterator<Item = Resources>) -> Class {
+pub fn class(containers: impl IntoIterator<Item = Resources>) -> QosClass {
     let mut sums: PerResource<(i128, i128)> = PerResource::default();
     let mut all_limited = true;
     for container in containers {
@@ -28,17 +28,17 @@ pub fn class(containers: impl IntoIterator<Item = Resources>) -> Class {
     }
     let is_zero = |sum: (i128, i128)| sum == (0, 0);
     if is_zero(sums.cpu) && is_zero(sums.memory) {
-        return Class::BestEffort;
+        return QosClass::BestEffort;
     }
     let is_equal = |sum: (i128, i128)| sum.0 == sum.1;
     match all_limited && is_equal(sums.cpu) && is_equal(sums.memory) {
-        true => Class::Guaranteed,
-        false => Class::Burstable,
+        true => QosClass::Guaranteed,
+        false => QosClass::Burstable,
     }
 }
 
 /// Returns whether the pod keeps its class with these changes.
-pub fn is_kept(pod: &SizedPod, changes: &[Change]) -> bool {
+pub fn is_kept(pod: &SizedPod, changes: &[SizeChange]) -> bool {
     let before = pod.containers.iter().map(|container| container.wanted);
     let after = pod.containers.iter().enumerate().map(|(index, container)| {
         let change = changes.iter().find(|change| change.container == index);

@@ -6,22 +6,22 @@ mod update;
 
 use super::pod::Has;
 use super::*;
-use crate::recommend::{Amounts, Owner, Recommendation, Vpa};
+use crate::recommend::{OptionalAmounts, OwnerRef, Recommendation, Vpa};
 use berth_model::PerResource;
 
 pub const MI: i64 = 1 << 20;
 
-pub fn amounts(cpu: impl Into<Option<i64>>, memory: impl Into<Option<i64>>) -> Amounts {
+pub fn amounts(cpu: impl Into<Option<i64>>, memory: impl Into<Option<i64>>) -> OptionalAmounts {
     PerResource { cpu: cpu.into(), memory: memory.into() }
 }
 
-pub fn owner(kind: &str, name: &str) -> Owner {
+pub fn owner(kind: &str, name: &str) -> OwnerRef {
     let group = if ["Job", "CronJob"].contains(&kind) { "batch/v1" } else { "apps/v1" };
-    Owner { api_version: group.into(), kind: kind.into(), name: name.into() }
+    OwnerRef { api_version: group.into(), kind: kind.into(), name: name.into() }
 }
 
-pub fn container(name: &str, requests: Amounts, limits: Amounts) -> SizedContainer {
-    let is_said = |amounts: Amounts| amounts != Amounts::default();
+pub fn container(name: &str, requests: OptionalAmounts, limits: OptionalAmounts) -> SizedContainer {
+    let is_said = |amounts: OptionalAmounts| amounts != OptionalAmounts::default();
     SizedContainer {
         name: name.into(),
         wanted: Resources { requests, limits },
@@ -48,12 +48,12 @@ pub fn pod(name: &str, containers: Vec<SizedContainer>) -> SizedPod {
     }
 }
 
-pub fn recommendation(container: &str, target: Amounts) -> Recommendation {
+pub fn recommendation(container: &str, target: OptionalAmounts) -> Recommendation {
     Recommendation {
         container: container.into(),
         target,
-        lower: Amounts::default(),
-        upper: Amounts::default(),
+        lower: OptionalAmounts::default(),
+        upper: OptionalAmounts::default(),
         uncapped: target,
     }
 }

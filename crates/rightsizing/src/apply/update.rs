@@ -10,16 +10,16 @@ use std::sync::Arc;
 use super::budget::Budget;
 use super::change::{changes, recommended};
 use super::hold::Hold;
-use super::in_place::{self, Advice, DEFERRED_MAX};
+use super::in_place::{self, DEFERRED_MAX, ResizeAdvice};
 use super::limit_range::Ranges;
-use super::memory::Memory;
+use super::memory::UpdaterMemory;
 use super::mode::Mode;
-use super::pod::Change;
+use super::pod::SizeChange;
 use super::pod::SizedPod;
 use super::qos;
 use crate::recommend::amount::Amount;
-use crate::recommend::change::{Difference, difference};
-use crate::recommend::{Amounts, Owner, Recommendation, UnixNanos, Vpa};
+use crate::recommend::change::{SizeDifference, difference};
+use crate::recommend::{OptionalAmounts, OwnerRef, Recommendation, UnixNanos, Vpa};
 
 const SECOND_NS: i64 = 1_000_000_000;
 /// Backoff for evictions after a PodDisruptionBudget has refused one.
@@ -30,7 +30,7 @@ const UNCHANGED_REST: i64 = 3_600 * SECOND_NS;
 
 /// Rules for when and how far pods may be disturbed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rules {
+pub struct DisruptionRules {
     /// Minimum number of pods of a controller for updates.
     pub min_replicas: i64,
     /// Share of a controller's pods that may be missing.
@@ -47,9 +47,9 @@ pub struct Rules {
     pub has_webhook: bool,
 }
 
-impl Default for Rules {
+impl Default for DisruptionRules {
     fn default() -> Self {
-        Rules {
+        DisruptionRules {
             min_replicas: 2,
             tolerance: 0.5,
             min_age: 12 * 3_600 * SECOND_NS,
@@ -63,18 +63,18 @@ impl Default for Rules {
 
 /// Pod that should be updated.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Candidate {
+pub struct UpdateCandidate {
     /// Index among the pods of the round.
     pub pod: usize,
-    pub difference: Difference,
+    pub difference: SizeDifference,
     /// Whether it is OOM-killed repeatedly.
     pub is_urgent: bool,
-    pub changes: Vec<Change>,
+    pub changes: Vec<SizeChange>,
 }
 
 /// Action for a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum UpdateStep {
     Resize,
     Evict,
     Hold(Hold),
@@ -86,10 +86,10 @@ pub struct Round<'a> {
     mode: Mode,
     pods: &'a [SizedPod],
     ranges: &'a Ranges,
-    rules: Rules,
-    memory: &'a mut Memory,
+    rules: DisruptionRules,
+    memory: &'a mut UpdaterMemory,
     now: UnixNanos,
-    groups: BTreeMap<&'a Owner, Result<Budget, Hold>>,
+    groups: BTreeMap<&'a OwnerRef, Result<Budget, Hold>>,
 }
 
 impl<'a> Round<'a> {
@@ -98,12 +98,12 @@ impl<'a> Round<'a> {
     pub fn new(
         (vpa, pods): (&'a Vpa, &'a [SizedPod]),
         ranges: &'a Ranges,
-        replicas: &BTreeMap<Owner, usize>,
-        rules: Rules,
-        memory: &'a mut Memory,
+        replicas: &BTreeMap<OwnerRef, usize>,
+        rules: DisruptionRules,
+        memory: &'a mut UpdaterMemory,
         now: UnixNanos,
     ) -> Round<'a> {
-        let mut counts: BTreeMap<&Owner, (usize, usize)> = BTreeMap::new();
+        let mut counts: BTreeMap<&OwnerRef, (usize, usize)> = BTreeMap::new();
         for pod in pods.iter().filter(|pod| !pod.is_deleting) {
             if let Some(owner) = &pod.owner {
                 let (there, running) = counts.entry(owner).or_default();
@@ -112,7 +112,7 @@ impl<'a> Round<'a> {
             }
         }
         let least = vpa.update.min_replicas.unwrap_or(rules.min_replicas);
-        let budget = |owner: &Owner, (there, running): (usize, usize)| {
+        let budget = |owner: &OwnerRef, (there, running): (usize, usize)| {
             if i64::try_from(there).is_ok_and(|there| there < least) {
                 return Err(Hold::TooFewReplicas);
             }
@@ -125,7 +125,7 @@ impl<'a> Round<'a> {
 
     /// Returns the pods to update, those that need more first, then by difference; and the pods that should be
     /// updated but cannot be, with the reason.
-    pub fn candidates(&self) -> (Vec<Candidate>, Vec<(usize, Hold)>) {
+    pub fn candidates(&self) -> (Vec<UpdateCandidate>, Vec<(usize, Hold)>) {
         let (mut candidates, mut held) = (Vec::new(), Vec::new());
         if !self.mode.updates() {
             return (candidates, held);
@@ -133,11 +133,13 @@ impl<'a> Round<'a> {
         for (index, pod) in self.pods.iter().enumerate().filter(|(_, pod)| !pod.is_deleting) {
             let Some((difference, is_urgent)) = self.is_due(pod) else { continue };
             match changes(pod, self.vpa, self.ranges) {
-                Ok(changes) => candidates.push(Candidate { pod: index, difference, is_urgent, changes }),
+                Ok(changes) => {
+                    candidates.push(UpdateCandidate { pod: index, difference, is_urgent, changes })
+                }
                 Err(why) => held.push((index, why)),
             }
         }
-        let name = |it: &Candidate| &self.pods[it.pod].name;
+        let name = |it: &UpdateCandidate| &self.pods[it.pod].name;
         candidates.sort_by(|a, b| {
             let (of_a, of_b) = (&a.difference, &b.difference);
             let by_share = || of_b.share.total_cmp(&of_a.share);
@@ -147,7 +149,7 @@ impl<'a> Round<'a> {
     }
 
     /// Returns the controllers of candidates whose desired number of pods is needed and unknown.
-    pub fn unknown_replicas(&self) -> BTreeSet<Owner> {
+    pub fn unknown_replicas(&self) -> BTreeSet<OwnerRef> {
         let (candidates, _) = self.candidates();
         let owners = candidates.iter().filter_map(|candidate| self.pods[candidate.pod].owner.as_ref());
         owners.filter(|owner| self.groups.get(owner) == Some(&Err(Hold::UnknownReplicas))).cloned().collect()
@@ -155,7 +157,7 @@ impl<'a> Round<'a> {
 
     /// Returns the difference if it is large enough for an update now, and whether the pod is OOM-killed
     /// repeatedly.
-    fn is_due(&self, pod: &SizedPod) -> Option<(Difference, bool)> {
+    fn is_due(&self, pod: &SizedPod) -> Option<(SizeDifference, bool)> {
         let recommended = recommended(pod, self.vpa, self.ranges);
         let seen = recommended.iter().filter_map(|(index, recommendation, _)| {
             let container = pod.containers.get(*index)?;
@@ -182,14 +184,14 @@ impl<'a> Round<'a> {
     }
 
     /// Returns the action for this candidate now.
-    pub fn step(&mut self, candidate: &Candidate) -> Step {
+    pub fn step(&mut self, candidate: &UpdateCandidate) -> UpdateStep {
         let pods = self.pods;
         let pod = &pods[candidate.pod];
         if let Err(why) = self.budget(pod) {
-            return Step::Hold(why);
+            return UpdateStep::Hold(why);
         }
         if !self.is_wanted(pod) {
-            return Step::Hold(Hold::Requirements);
+            return UpdateStep::Hold(Hold::Requirements);
         }
         if self.mode == Mode::Recreate {
             return self.evict(candidate);
@@ -197,44 +199,44 @@ impl<'a> Round<'a> {
         let (mode, now) = (self.mode, self.now);
         let known = self.memory.pod(&pod.uid);
         match in_place::advise(mode, pod, &candidate.changes, candidate.is_urgent, known, now) {
-            Advice::Hold(why) => Step::Hold(why),
-            Advice::Evict => self.evict(candidate),
-            Advice::Resize if !qos::is_kept(pod, &candidate.changes) => {
+            ResizeAdvice::Hold(why) => UpdateStep::Hold(why),
+            ResizeAdvice::Evict => self.evict(candidate),
+            ResizeAdvice::Resize if !qos::is_kept(pod, &candidate.changes) => {
                 self.instead(candidate, Hold::QosClass)
             }
-            Advice::Resize if self.is_free(pod, &candidate.changes) => Step::Resize,
-            Advice::Resize => match self.budget(pod) {
-                Ok(budget) if budget.allows() => Step::Resize,
-                Ok(_) => Step::Hold(Hold::Budget),
-                Err(why) => Step::Hold(why),
+            ResizeAdvice::Resize if self.is_free(pod, &candidate.changes) => UpdateStep::Resize,
+            ResizeAdvice::Resize => match self.budget(pod) {
+                Ok(budget) if budget.allows() => UpdateStep::Resize,
+                Ok(_) => UpdateStep::Hold(Hold::Budget),
+                Err(why) => UpdateStep::Hold(why),
             },
         }
     }
 
     /// Returns the action when the node has no room for the resize. No request was sent.
-    pub fn without_room(&mut self, candidate: &Candidate) -> Step {
+    pub fn without_room(&mut self, candidate: &UpdateCandidate) -> UpdateStep {
         let (pods, now) = (self.pods, self.now);
         let since = *self.memory.pod(&pods[candidate.pod].uid).without_room.get_or_insert(now);
         match now.saturating_sub(since) > DEFERRED_MAX {
             true => self.instead(candidate, Hold::NodeRoom),
-            false => Step::Hold(Hold::NodeRoom),
+            false => UpdateStep::Hold(Hold::NodeRoom),
         }
     }
 
     /// Returns the action when the API server refused the resize.
-    pub fn refused(&mut self, candidate: &Candidate) -> Step {
+    pub fn refused(&mut self, candidate: &UpdateCandidate) -> UpdateStep {
         self.note_asked(candidate);
         self.instead(candidate, Hold::Refused)
     }
 
     /// Records that the pod's resize was accepted.
-    pub fn resized(&mut self, candidate: &Candidate) {
+    pub fn resized(&mut self, candidate: &UpdateCandidate) {
         self.note_asked(candidate);
         self.note_disturbed(candidate);
     }
 
     /// Records that the pod was evicted.
-    pub fn evicted(&mut self, candidate: &Candidate) {
+    pub fn evicted(&mut self, candidate: &UpdateCandidate) {
         let there = self.pods.iter().map(|pod| pod.uid.clone()).collect();
         self.memory.vpa(&self.vpa.uid).evicted = Some((self.now, there));
         self.note_disturbed(candidate);
@@ -245,13 +247,13 @@ impl<'a> Round<'a> {
         self.memory.vpa(&self.vpa.uid).refused = Some(self.now);
     }
 
-    fn note_asked(&mut self, candidate: &Candidate) {
+    fn note_asked(&mut self, candidate: &UpdateCandidate) {
         let (pods, now) = (self.pods, self.now);
         let known = self.memory.pod(&pods[candidate.pod].uid);
         (known.asked, known.without_room) = (Some(now), None);
     }
 
-    fn note_disturbed(&mut self, candidate: &Candidate) {
+    fn note_disturbed(&mut self, candidate: &UpdateCandidate) {
         let pods = self.pods;
         if let Some(Ok(budget)) = pods[candidate.pod].owner.as_ref().and_then(|it| self.groups.get_mut(it)) {
             budget.disturbed += 1;
@@ -264,28 +266,28 @@ impl<'a> Round<'a> {
     }
 
     /// Returns the action when an in-place resize is impossible: the pod is evicted, or left alone for this reason.
-    fn instead(&mut self, candidate: &Candidate, why: Hold) -> Step {
-        if self.mode.evicts() { self.evict(candidate) } else { Step::Hold(why) }
+    fn instead(&mut self, candidate: &UpdateCandidate, why: Hold) -> UpdateStep {
+        if self.mode.evicts() { self.evict(candidate) } else { UpdateStep::Hold(why) }
     }
 
-    fn evict(&mut self, candidate: &Candidate) -> Step {
+    fn evict(&mut self, candidate: &UpdateCandidate) -> UpdateStep {
         let (pods, now) = (self.pods, self.now);
         let pod = &pods[candidate.pod];
         if !self.rules.has_webhook {
-            return Step::Hold(Hold::NoWebhook);
+            return UpdateStep::Hold(Hold::NoWebhook);
         }
         let known = self.memory.vpa(&self.vpa.uid).clone();
         if known.refused.is_some_and(|at| now.saturating_sub(at) < REFUSED_REST) {
-            return Step::Hold(Hold::DisruptionBudget);
+            return UpdateStep::Hold(Hold::DisruptionBudget);
         }
         let is_recent = |at: UnixNanos| now.saturating_sub(at) < UNCHANGED_REST;
         if known.evicted.is_some_and(|(at, there)| is_recent(at) && self.came_back_unchanged(&there)) {
-            return Step::Hold(Hold::WebhookNotCalled);
+            return UpdateStep::Hold(Hold::WebhookNotCalled);
         }
         match self.budget(pod) {
-            Err(why) => Step::Hold(why),
-            Ok(budget) if budget.allows() || pod.is_pending => Step::Evict,
-            Ok(_) => Step::Hold(Hold::Budget),
+            Err(why) => UpdateStep::Hold(why),
+            Ok(budget) if budget.allows() || pod.is_pending => UpdateStep::Evict,
+            Ok(_) => UpdateStep::Hold(Hold::Budget),
         }
     }
 
@@ -297,8 +299,8 @@ impl<'a> Round<'a> {
     }
 
     /// Returns whether the resize needs no budget: it restarts no container, and the rules allow that.
-    fn is_free(&self, pod: &SizedPod, changes: &[Change]) -> bool {
-        let restarts = |change: &Change| {
+    fn is_free(&self, pod: &SizedPod, changes: &[SizeChange]) -> bool {
+        let restarts = |change: &SizeChange| {
             pod.containers.get(change.container).is_none_or(|it| it.restarts.cpu || it.restarts.memory)
         };
         self.rules.free_in_place && !changes.iter().any(restarts)
@@ -315,7 +317,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    fn fulfils(&self, requests: Amounts, recommendation: &Recommendation) -> bool {
+    fn fulfils(&self, requests: OptionalAmounts, recommendation: &Recommendation) -> bool {
         let (Some(cpu), Some(memory)) = (requests.cpu, requests.memory) else { return true };
         let target = recommendation.target.map(Option::unwrap_or_default);
         let changes = |change: &str, target: Amount, request: Amount| match change {

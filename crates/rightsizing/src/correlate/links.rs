@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::window::Scored;
-use super::{Direction, Hint, Resource, Settings, Window, WindowError};
+use super::{CorrelationSettings, Direction, Hint, Resource, Window, WindowError};
 
 /// Statistics of one window, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pass {
+pub struct CorrelationPass {
     /// Services that were correlated.
     pub services: usize,
     /// Services left out because of the maximum number.
@@ -47,7 +47,7 @@ struct Link {
 /// processed; with 500 services at most 15 MB.
 #[derive(Debug, Clone)]
 pub struct Correlations {
-    settings: Settings,
+    settings: CorrelationSettings,
     /// Sorted.
     services: Vec<Arc<str>>,
     /// Sorted by pair and resource.
@@ -56,12 +56,12 @@ pub struct Correlations {
 }
 
 impl Correlations {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: CorrelationSettings) -> Self {
         Correlations { settings, services: Vec::new(), links: Vec::new(), until_s: None }
     }
 
     /// Continues from hints that were in force, for example in another process.
-    pub fn resumed(settings: Settings, known: impl IntoIterator<Item = Hint>) -> Self {
+    pub fn resumed(settings: CorrelationSettings, known: impl IntoIterator<Item = Hint>) -> Self {
         let mut known: Vec<Hint> = known.into_iter().filter(|hint| hint.service != hint.other).collect();
         for hint in &mut known {
             if hint.service > hint.other {
@@ -103,16 +103,16 @@ impl Correlations {
 
     /// Adds the next window. A window that begins more than half a step before the last one ended is refused,
     /// because its data would count as confirmation twice.
-    pub fn observe(&mut self, window: &Window) -> Result<Pass, WindowError> {
+    pub fn observe(&mut self, window: &Window) -> Result<CorrelationPass, WindowError> {
         if self.until_s.is_some_and(|until_s| window.begin_s() < until_s - window.step_s() / 2.0) {
             return Err(WindowError::Overlaps);
         }
         self.until_s = Some(window.end_s());
         let chosen = window.largest(self.settings.services());
-        let mut pass = Pass {
+        let mut pass = CorrelationPass {
             services: chosen.len(),
             left_out: window.services().len() - chosen.len(),
-            ..Pass::default()
+            ..CorrelationPass::default()
         };
         let places = self.follow(window, &chosen);
         let scored = Resource::ALL.map(|resource| Scored::new(window, resource, &places, &self.settings));
@@ -168,7 +168,7 @@ impl Correlations {
         key: (u16, u16, Resource),
         known: Option<&Link>,
         rho: Option<f32>,
-        pass: &mut Pass,
+        pass: &mut CorrelationPass,
     ) -> Option<Link> {
         let rho = rho.map(f64::from);
         let strong = rho.filter(|rho| rho.abs() >= self.settings.enter);

@@ -21,8 +21,8 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use links::{Correlations, Pass};
-pub use settings::Settings;
+pub use links::{CorrelationPass, Correlations};
+pub use settings::CorrelationSettings;
 pub use window::{POINTS_MAX, Window, WindowError};
 
 /// Resource whose usage is correlated between services.

@@ -2,7 +2,7 @@
 
 /// Plain values; values out of range are clamped where they are used.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
+pub struct CorrelationSettings {
     /// Minimum absolute correlation for a pair to count as correlated (SHOWAR: 0.8).
     pub enter: f64,
     /// Minimum correlation, with the hint's sign, that confirms a hint in force.
@@ -31,9 +31,9 @@ pub struct Settings {
     pub weight_slack: u8,
 }
 
-impl Default for Settings {
+impl Default for CorrelationSettings {
     fn default() -> Self {
-        Settings {
+        CorrelationSettings {
             enter: 0.8,
             leave: 0.6,
             confirmations: 3,
@@ -52,7 +52,7 @@ impl Default for Settings {
 /// Maximum number of services: more give too many pairs, and links number them in 16 bits.
 const SERVICES_MAX: usize = 4096;
 
-impl Settings {
+impl CorrelationSettings {
     pub(super) fn services(&self) -> usize {
         self.services_max.min(SERVICES_MAX)
     }

@@ -12,8 +12,8 @@ fn names(count: usize) -> Vec<Arc<str>> {
 }
 
 /// Settings with which a hint is in force after one window.
-fn at_once() -> Settings {
-    Settings { confirmations: 1, ..Settings::default() }
+fn at_once() -> CorrelationSettings {
+    CorrelationSettings { confirmations: 1, ..CorrelationSettings::default() }
 }
 
 /// Window number `number` of services `a`, `b`, … with these points of CPU.
@@ -37,8 +37,8 @@ fn all<const N: usize>(series: [f64; N]) -> [Option<f64>; N] {
 }
 
 /// The correlation of `a` and `b`.
-fn rho(settings: &Settings, series: &[&[Option<f64>]]) -> Option<f32> {
-    let settings = Settings { points_min: 3, ..settings.clone() };
+fn rho(settings: &CorrelationSettings, series: &[&[Option<f64>]]) -> Option<f32> {
+    let settings = CorrelationSettings { points_min: 3, ..settings.clone() };
     let scored =
         super::window::Scored::new(&of_cpu(0, series), Resource::Cpu, &[Some(0), Some(1)], &settings);
     scored.correlation(0, 1)
@@ -50,7 +50,7 @@ fn about(expected: f32, found: Option<f32>) {
 
 #[test]
 fn correlations_are_those_counted_by_hand() {
-    let settings = Settings::default();
+    let settings = CorrelationSettings::default();
     // Deviations -2 -1 0 1 2 and -1 -2 1 0 2, of length sqrt(10) each; their product is 8.
     let (a, b) = (all([1.0, 2.0, 3.0, 4.0, 5.0]), all([2.0, 1.0, 4.0, 3.0, 5.0]));
     about(0.8, rho(&settings, &[&a, &b]));
@@ -60,7 +60,7 @@ fn correlations_are_those_counted_by_hand() {
 
 #[test]
 fn a_flat_series_has_no_correlation() {
-    let settings = Settings::default();
+    let settings = CorrelationSettings::default();
     let wave = all([1.0, 2.0, 3.0, 2.0, 1.0]);
     for flat in
         [[0.0; 5], [7.0; 5], [1e10, 1e10, 1e10 + 1.0, 1e10, 1e10], [100.0, 101.0, 100.0, 100.5, 100.0]]
@@ -75,7 +75,7 @@ fn a_flat_series_has_no_correlation() {
 
 #[test]
 fn only_points_that_both_have_count() {
-    let settings = Settings::default();
+    let settings = CorrelationSettings::default();
     let a = [Some(1.0), Some(2.0), Some(3.0), Some(4.0), Some(5.0), Some(90.0), None];
     let b = [Some(2.0), Some(1.0), Some(4.0), Some(3.0), Some(5.0), None, Some(100.0)];
     about(0.8, rho(&settings, &[&a, &b]));
@@ -89,9 +89,9 @@ fn a_series_that_lags_is_found_if_lags_are_asked_for() {
     let mut late = wave;
     late.rotate_right(1);
     let (wave, late) = (all(wave), all(late));
-    let lagging = Settings { lag_points: 1, ..Settings::default() };
+    let lagging = CorrelationSettings { lag_points: 1, ..CorrelationSettings::default() };
     for (one, other) in [(&wave, &late), (&late, &wave)] {
-        assert!(rho(&Settings::default(), &[one, other]).unwrap().abs() < 0.8);
+        assert!(rho(&CorrelationSettings::default(), &[one, other]).unwrap().abs() < 0.8);
         about(1.0, rho(&lagging, &[one, other]));
     }
 }
@@ -130,7 +130,7 @@ fn shown(hints: &[Hint]) -> Vec<String> {
 
 #[test]
 fn a_pair_becomes_a_hint_after_several_windows_in_a_row_and_no_sooner() {
-    let mut known = Correlations::new(Settings::default());
+    let mut known = Correlations::new(CorrelationSettings::default());
     let mut dice = Dice(1);
     let mut observe = |number, together: bool| {
         let series = [wave(&mut dice, false, 0.0), wave(&mut dice, together, 0.0)];
@@ -181,7 +181,8 @@ fn a_hint_is_left_later_than_it_is_entered_and_fades_when_it_is_not_confirmed() 
 
 #[test]
 fn a_hint_whose_opposite_is_true_ends_at_once() {
-    let mut known = Correlations::new(Settings { confirmations: 2, ..Settings::default() });
+    let mut known =
+        Correlations::new(CorrelationSettings { confirmations: 2, ..CorrelationSettings::default() });
     let mut dice = Dice(3);
     for (number, opposite) in [(0, false), (1, false), (2, true)] {
         let series = [wave(&mut dice, false, 0.05), wave(&mut dice, opposite, 0.05)];
@@ -217,7 +218,7 @@ fn windows_that_overlap_are_refused() {
 
 #[test]
 fn of_too_many_services_the_largest_are_looked_at() {
-    let mut known = Correlations::new(Settings { services_max: 2, ..at_once() });
+    let mut known = Correlations::new(CorrelationSettings { services_max: 2, ..at_once() });
     let small = wave(&mut Dice(6), false, 0.0);
     let large = small.map(|value| value.map(|value| 100.0 * value));
     let pass = known.observe(&of_cpu(0, &[&small, &large, &small, &large])).expect("in order");
@@ -227,7 +228,7 @@ fn of_too_many_services_the_largest_are_looked_at() {
 
 #[test]
 fn hints_for_one_service_are_bounded_and_the_strongest_stay() {
-    let mut known = Correlations::new(Settings { hints_max: 3, ..at_once() });
+    let mut known = Correlations::new(CorrelationSettings { hints_max: 3, ..at_once() });
     let mut dice = Dice(7);
     let mut services = names(20);
     let window = window(&mut dice, 0, 24, &services, |dice, service, at| {
@@ -246,7 +247,7 @@ fn hints_for_one_service_are_bounded_and_the_strongest_stay() {
 
 #[test]
 fn whoever_goes_on_from_hints_has_them_until_windows_say_otherwise() {
-    let settings = || Settings { confirmations: 3, ..Settings::default() };
+    let settings = || CorrelationSettings { confirmations: 3, ..CorrelationSettings::default() };
     let mut before = Correlations::new(at_once());
     let mut dice = Dice(8);
     let (one, other) = (wave(&mut dice, false, 0.05), wave(&mut dice, true, 0.05));
@@ -264,7 +265,7 @@ fn whoever_goes_on_from_hints_has_them_until_windows_say_otherwise() {
         after.observe(&of_cpu(number, &[&one, &flat, &flat])).expect("in order");
         assert_eq!(!after.hints().is_empty(), left, "window {number}");
     }
-    let few = Correlations::resumed(Settings { services_max: 2, ..settings() }, hints);
+    let few = Correlations::resumed(CorrelationSettings { services_max: 2, ..settings() }, hints);
     assert_eq!(few.hints().len(), 4, "of a and b");
 }
 
@@ -278,6 +279,6 @@ fn of_two_that_say_the_opposite_of_a_pair_it_is_kept_apart() {
         resource: Resource::Memory,
     };
     let hints = [hint("b", "a", Direction::Together, 50), hint("a", "b", Direction::Apart, 70)];
-    let known = Correlations::resumed(Settings::default(), hints);
+    let known = Correlations::resumed(CorrelationSettings::default(), hints);
     assert!(shown(&known.hints()).contains(&"b Apart a 70".to_owned()));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Resource, Settings};
+use super::{CorrelationSettings, Resource};
 
 /// Maximum number of points of a window.
 pub const POINTS_MAX: usize = 128;
@@ -137,7 +137,7 @@ impl Scored {
         window: &Window,
         resource: Resource,
         services: &[Option<usize>],
-        settings: &Settings,
+        settings: &CorrelationSettings,
     ) -> Scored {
         let stride = window.points.next_multiple_of(LANES);
         let points_min = settings.points();

@@ -12,10 +12,10 @@ mod tests;
 
 use serde::Serialize;
 
-pub use estimators::{Estimator, EstimatorKind};
+pub use estimators::{BacktestEstimator, EstimatorKind};
 
 use super::amount::Amount;
-use super::settings::Settings;
+use super::settings::RecommenderSettings;
 use super::time::UnixNanos;
 
 const DAY_NS: f64 = 86_400e9;
@@ -96,7 +96,7 @@ pub struct Outcome {
 pub fn backtest(
     recorded: &Recorded,
     kind: EstimatorKind,
-    settings: &Settings,
+    settings: &RecommenderSettings,
     pace: Pace,
 ) -> Option<Outcome> {
     let mut estimator = kind.build(recorded.resource, settings);
@@ -165,7 +165,7 @@ struct Event {
 }
 
 /// Replays a recording for any estimator.
-pub fn replay(recorded: &Recorded, estimator: &mut dyn Estimator, pace: Pace) -> Option<Measures> {
+pub fn replay(recorded: &Recorded, estimator: &mut dyn BacktestEstimator, pace: Pace) -> Option<Measures> {
     let step_ns = pace.step_ns.max(1);
     let events = events(recorded, step_ns);
     let start = events.first()?.time;

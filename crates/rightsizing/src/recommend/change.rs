@@ -5,7 +5,7 @@
 
 use super::amount;
 use super::amount::Amount;
-use super::post::{Amounts, Recommendation};
+use super::post::{OptionalAmounts, Recommendation};
 
 /// Returns the limit that keeps the ratio of limit to request, or `None` when no limit is to be set.
 ///
@@ -25,7 +25,7 @@ pub fn proportional_limit(
 
 /// Difference between the requests of a pod and its recommendation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Difference {
+pub struct SizeDifference {
     /// Sum over CPU and memory of the differences, each as a share of the current requests.
     pub share: f64,
     /// Whether some container needs more than it requests.
@@ -35,13 +35,15 @@ pub struct Difference {
 }
 
 /// Compares the requests of each container of a pod with its recommendation.
-pub fn difference<'a>(containers: impl IntoIterator<Item = (Amounts, &'a Recommendation)>) -> Difference {
+pub fn difference<'a>(
+    containers: impl IntoIterator<Item = (OptionalAmounts, &'a Recommendation)>,
+) -> SizeDifference {
     let (mut cpu, mut memory) = (Sums::default(), Sums::default());
     for (requests, it) in containers {
         cpu.add(requests.cpu, it.target.cpu, it.lower.cpu, it.upper.cpu);
         memory.add(requests.memory, it.target.memory, it.lower.memory, it.upper.memory);
     }
-    Difference {
+    SizeDifference {
         // Upstream computes both in thousandths of a unit, which matters where no request is set.
         share: cpu.share(1) + memory.share(1000),
         is_scale_up: cpu.is_scale_up || memory.is_scale_up,
@@ -92,16 +94,16 @@ impl Sums {
 mod tests {
     use super::*;
 
-    fn cpu(amount: Amount) -> Amounts {
-        Amounts { cpu: Some(amount), memory: None }
+    fn cpu(amount: Amount) -> OptionalAmounts {
+        OptionalAmounts { cpu: Some(amount), memory: None }
     }
 
-    fn recommendation(target: Amounts, bounds: Option<(Amount, Amount)>) -> Recommendation {
+    fn recommendation(target: OptionalAmounts, bounds: Option<(Amount, Amount)>) -> Recommendation {
         let (lower, upper) = bounds.map_or(Default::default(), |(lower, upper)| (cpu(lower), cpu(upper)));
         Recommendation { container: "app".into(), target, lower, upper, uncapped: target }
     }
 
-    fn of_one(request: Amount, target: Amount, bounds: Option<(Amount, Amount)>) -> Difference {
+    fn of_one(request: Amount, target: Amount, bounds: Option<(Amount, Amount)>) -> SizeDifference {
         difference([(cpu(request), &recommendation(cpu(target), bounds))])
     }
 
@@ -142,7 +144,7 @@ mod tests {
         let high = of_one(8_000, 2_000, Some((1_000, 3_000)));
         assert_eq!((high.share, high.is_outside), (0.75, true));
         assert!(!of_one(6_000, 10_000, Some((6_000, 14_000))).is_outside);
-        let unset = difference([(Amounts::default(), &recommendation(cpu(10), Some((1, 20))))]);
+        let unset = difference([(OptionalAmounts::default(), &recommendation(cpu(10), Some((1, 20))))]);
         assert!(unset.is_outside && unset.is_scale_up);
         assert_eq!(unset.share, 9.0);
     }
@@ -155,9 +157,11 @@ mod tests {
         let [one, two] = [1_000, 2_000].map(|target| recommendation(cpu(target), None));
         let down = difference([(cpu(3_000), &one), (cpu(7_000), &two)]);
         assert_eq!((down.share, down.is_scale_up), (0.7, false));
-        let both = Amounts { cpu: Some(2_000), memory: Some(100) };
-        let of_both =
-            difference([(Amounts { cpu: Some(1_000), memory: Some(200) }, &recommendation(both, None))]);
+        let both = OptionalAmounts { cpu: Some(2_000), memory: Some(100) };
+        let of_both = difference([(
+            OptionalAmounts { cpu: Some(1_000), memory: Some(200) },
+            &recommendation(both, None),
+        )]);
         assert_eq!(of_both.share, 1.5);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::store::Workload;
-use super::vpa::{Owner, Vpa};
+use super::vpa::{OwnerRef, Vpa};
 
 /// Maximum length of a VPA name. Checkpoint names are the VPA's name, `-`, and the container name of at most 63
 /// bytes: 253 bytes in all.
@@ -15,9 +15,9 @@ pub const NAME_BYTES_MAX: usize = 253 - 1 - 63;
 
 /// Workload with pods, in a namespace whose workloads get VPAs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
+pub struct CreationCandidate {
     pub namespace: Arc<str>,
-    pub owner: Owner,
+    pub owner: OwnerRef,
     pub uid: String,
     /// Whether the workload opted out.
     pub is_excluded: bool,
@@ -29,33 +29,33 @@ pub struct CreationRequests {
     /// All namespaces that request VPAs.
     pub namespaces: BTreeSet<Arc<str>>,
     /// Their workloads with pods, as far as these could be read.
-    pub candidates: BTreeMap<Workload, Candidate>,
+    pub candidates: BTreeMap<Workload, CreationCandidate>,
 }
 
 /// VPAs to create and to delete.
 #[derive(Debug, PartialEq)]
-pub struct Plan<'a> {
+pub struct CreationPlan<'a> {
     /// In workload order.
-    pub create: Vec<&'a Candidate>,
+    pub create: Vec<&'a CreationCandidate>,
     /// Created VPAs that are no longer needed.
     pub superfluous: Vec<&'a Vpa>,
 }
 
 /// Plans which VPAs to create and to delete. `vpas` are those of all recommenders, `recommender` is the name of
 /// this one.
-pub fn plan<'a>(asked: &'a CreationRequests, vpas: &[&'a Vpa], recommender: &str) -> Plan<'a> {
+pub fn plan<'a>(asked: &'a CreationRequests, vpas: &[&'a Vpa], recommender: &str) -> CreationPlan<'a> {
     let mut targeted: BTreeMap<(&str, &str, &str), Vec<&Vpa>> = BTreeMap::new();
     for vpa in vpas {
         if let Some(target) = &vpa.target {
             targeted.entry((&vpa.namespace, &target.kind, &target.name)).or_default().push(vpa);
         }
     }
-    let of = |namespace: &str, owner: &Owner| -> Vec<&Vpa> {
+    let of = |namespace: &str, owner: &OwnerRef| -> Vec<&Vpa> {
         let found = targeted.get(&(namespace, owner.kind.as_str(), owner.name.as_str()));
         let same = |vpa: &&&Vpa| vpa.target.as_ref().is_some_and(|target| is_same(target, owner));
         found.into_iter().flatten().filter(same).copied().collect()
     };
-    let wants = |candidate: &&Candidate| {
+    let wants = |candidate: &&CreationCandidate| {
         !candidate.is_excluded && of(&candidate.namespace, &candidate.owner).is_empty()
     };
     let is_superfluous = |vpa: &Vpa| {
@@ -65,7 +65,7 @@ pub fn plan<'a>(asked: &'a CreationRequests, vpas: &[&'a Vpa], recommender: &str
             || candidate.is_some_and(|candidate| candidate.is_excluded)
             || of(&vpa.namespace, target).into_iter().any(|other| !is_made(other, recommender))
     };
-    Plan {
+    CreationPlan {
         create: asked.candidates.values().filter(wants).collect(),
         superfluous: vpas.iter().copied().filter(|vpa| is_superfluous(vpa)).collect(),
     }
@@ -81,14 +81,14 @@ pub fn is_made(vpa: &Vpa, recommender: &str) -> bool {
 }
 
 /// Returns whether both name the same object of a namespace. A VPA may leave the group out.
-fn is_same(a: &Owner, b: &Owner) -> bool {
+fn is_same(a: &OwnerRef, b: &OwnerRef) -> bool {
     let groups = a.group() == b.group() || a.group().is_empty() || b.group().is_empty();
     a.kind == b.kind && a.name == b.name && (groups || (a.is_built_in() && b.is_built_in()))
 }
 
 /// Returns the name of the VPA to create for a workload: `berth-KIND-NAME`, with the group for kinds that are not
 /// built in. A name that is too long is cut and ends with a hash of the full name.
-pub fn name(owner: &Owner) -> String {
+pub fn name(owner: &OwnerRef) -> String {
     let kind = owner.kind.to_ascii_lowercase();
     let whole = match owner.is_built_in() || owner.group().is_empty() {
         true => format!("berth-{kind}-{}", owner.name),

@@ -20,7 +20,7 @@ use super::estimate::{LOWER, UPPER};
 use super::histogram::{HistogramOptions, UsageHistogram};
 use super::settings::ResourceSettings;
 use super::time::{self, UnixNanos};
-use crate::usage::Scope;
+use crate::usage::SeriesScope;
 
 /// Maximum number of dimensions: each takes memory per container, and space in annotations.
 pub const DIMENSIONS_MAX: usize = 16;
@@ -34,7 +34,7 @@ pub const BUCKETS_MAX: u16 = 512;
 pub struct Dimension {
     /// Name in annotations, metrics and logs.
     pub name: Arc<str>,
-    pub scope: Scope,
+    pub scope: SeriesScope,
     /// Free-text meaning of the values. Saved histograms with a different meaning are not used.
     pub meaning: String,
     /// Estimation settings. `pod_minimum` and `round_to` are ignored.
@@ -55,7 +55,7 @@ impl Dimension {
     }
 
     /// Computes the estimate from the usage.
-    pub fn estimate(&self, usage: &Usage) -> Estimate {
+    pub fn estimate(&self, usage: &DimensionUsage) -> DimensionEstimate {
         let it = &self.estimation;
         let confidence = usage.span.confidence(time::nanos(it.confidence_interval).max(1));
         // No percentile is above the last bucket, so no bound may be either, apart from the margin.
@@ -64,7 +64,7 @@ impl Dimension {
         let with_margin = |percentile| usage.histogram.percentile(percentile) * (1.0 + it.margin);
         // Without any confidence the bound is infinite, or NaN (zero times infinity).
         let capped = |value: f64| if value < most { value } else { most };
-        Estimate {
+        DimensionEstimate {
             target: with_margin(it.target_percentile),
             lower: with_margin(it.lower_percentile) * LOWER.factor(confidence),
             upper: capped(with_margin(it.upper_percentile) * UPPER.factor(confidence)),
@@ -85,12 +85,12 @@ impl Dimension {
 
 /// Usage of one dimension of one container, or of the pods, of a workload.
 #[derive(Debug, Clone)]
-pub struct Usage {
+pub struct DimensionUsage {
     histogram: UsageHistogram,
     span: Span,
 }
 
-impl Usage {
+impl DimensionUsage {
     pub fn new(options: &Arc<HistogramOptions>) -> Self {
         Self { histogram: UsageHistogram::new(options), span: Span::EMPTY }
     }
@@ -117,7 +117,7 @@ impl Usage {
 
 /// Estimate of one dimension, in its unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Estimate {
+pub struct DimensionEstimate {
     pub target: f64,
     pub lower: f64,
     pub upper: f64,

@@ -6,8 +6,8 @@
 use super::aggregate::Aggregate;
 use super::amount::{self, Amount};
 use super::buckets::power;
-use super::post::{Amounts, Recommendation};
-use super::settings::{ResourceSettings, Settings};
+use super::post::{OptionalAmounts, Recommendation};
+use super::settings::{RecommenderSettings, ResourceSettings};
 use super::time;
 use berth_model::PerResource;
 
@@ -63,7 +63,11 @@ pub fn minimum(pod_minimum: Amount, containers: usize) -> Amount {
 }
 
 /// Estimates one container of a pod with this number of `containers`.
-pub fn estimate(aggregate: &Aggregate, settings: &Settings, containers: usize) -> PerResource<Estimate> {
+pub fn estimate(
+    aggregate: &Aggregate,
+    settings: &RecommenderSettings,
+    containers: usize,
+) -> PerResource<Estimate> {
     let strict = settings.strict_upstream;
     settings.resources().zip(PerResource { cpu: true, memory: false }).map(|(resource, is_cpu)| {
         let base = |percentile| match is_cpu {
@@ -95,7 +99,7 @@ fn of_resource(
 pub fn recommend(
     container: &str,
     aggregate: &Aggregate,
-    settings: &Settings,
+    settings: &RecommenderSettings,
     containers: usize,
     controlled: Controlled,
 ) -> Recommendation {
@@ -111,7 +115,8 @@ pub fn recommend(
             })
         },
     );
-    let pick = |part: fn(Estimate) -> Amount| -> Amounts { rounded.map(|estimate| estimate.map(part)) };
+    let pick =
+        |part: fn(Estimate) -> Amount| -> OptionalAmounts { rounded.map(|estimate| estimate.map(part)) };
     let target = pick(|estimate| estimate.target);
     Recommendation {
         container: container.into(),

@@ -2,7 +2,7 @@
 //! for VPAs that select one by the annotation `berth.dev/estimator`.
 //!
 //! The state of such an estimator is not kept across a restart or a change of leader: it starts without samples.
-//! Therefore a target is not lowered before the estimator has seen a day of samples ([`Sizes::is_settled`]); until
+//! Therefore a target is not lowered before the estimator has seen a day of samples ([`ContainerSizes::is_settled`]); until
 //! then the last recommendation holds, unless more is needed.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::aggregate::Shapes;
 use super::amount::{self, Amount};
 use super::autopilot::{Aggregator, Ensemble, EnsembleSettings, Interval, MovingWindow, WindowSettings};
 use super::buckets::Buckets;
-use super::showar::{self, Showar};
+use super::showar::{self, ShowarEstimator};
 use super::time::UnixNanos;
 use berth_model::PerResource;
 
@@ -59,7 +59,7 @@ pub struct Sizer {
 enum Recommender {
     Window(Aggregator, MovingWindow),
     Ensemble(Aggregator, Ensemble),
-    Showar(Showar),
+    Showar(ShowarEstimator),
 }
 
 impl Recommender {
@@ -106,8 +106,9 @@ impl Sizer {
                 Recommender::Ensemble(aggregator, Ensemble::new(settings, &buckets))
             }
             Method::Showar => {
-                let settings = if is_cpu { showar::Settings::cpu() } else { showar::Settings::memory() };
-                Recommender::Showar(Showar::new(settings))
+                let settings =
+                    if is_cpu { showar::ShowarSettings::cpu() } else { showar::ShowarSettings::memory() };
+                Recommender::Showar(ShowarEstimator::new(settings))
             }
         };
         Sizer { is_cpu, recommender, need: None, first: None, latest: UnixNanos::MIN }
@@ -179,16 +180,16 @@ impl Sizer {
 
 /// Sizes of both resources of one container.
 #[derive(Debug, Clone)]
-pub struct Sizes {
+pub struct ContainerSizes {
     method: Method,
     sizers: PerResource<Sizer>,
 }
 
-impl Sizes {
-    pub fn new(method: Method, shapes: &Shapes) -> Sizes {
+impl ContainerSizes {
+    pub fn new(method: Method, shapes: &Shapes) -> ContainerSizes {
         let cpu = Sizer::new(method, true, shapes.cpu.buckets());
         let memory = Sizer::new(method, false, shapes.memory.buckets());
-        Sizes { method, sizers: PerResource { cpu, memory } }
+        ContainerSizes { method, sizers: PerResource { cpu, memory } }
     }
 
     pub fn method(&self) -> Method {

@@ -1,7 +1,7 @@
 //! Recommender: usage samples in, recommendations out, computed as the Vertical Pod Autoscaler does.
 //!
 //! Bit-compatible with the upstream recommender 1.8.1: same buckets, same decay, same order of truncation, and each
-//! reads the checkpoints of the other. Known upstream bugs are fixed unless [`Settings::strict_upstream`] is set.
+//! reads the checkpoints of the other. Known upstream bugs are fixed unless [`RecommenderSettings::strict_upstream`] is set.
 //!
 //! Times are [`UnixNanos`], CPU is in millicores and memory in bytes ([`Amount`]). All input from the cluster is
 //! untrusted: a bad sample or checkpoint is refused with a reason and never causes a panic.
@@ -50,9 +50,9 @@ pub use estimate::{Controlled, Estimate, recommend};
 pub use histogram::{HistogramOptions, UsageHistogram};
 pub use histogram_checkpoint::{CheckpointError, HistogramCheckpoint};
 pub use open::{OpenWindow, OpenWindows};
-pub use post::{Allowed, Amounts, Capped, PostPolicy, Recommendation};
-pub use settings::{ResourceSettings, Settings};
-pub use status::{Condition, Findings, Status, Thresholds};
+pub use post::{AllowedRange, Capped, OptionalAmounts, PostPolicy, Recommendation};
+pub use settings::{RecommenderSettings, ResourceSettings};
+pub use status::{Findings, Status, Thresholds, VpaCondition};
 pub use store::{Store, Workload};
 pub use time::UnixNanos;
-pub use vpa::{ContainerPolicy, EvictionRequirement, Owner, UpdatePolicy, Vpa};
+pub use vpa::{ContainerPolicy, EvictionRequirement, OwnerRef, UpdatePolicy, Vpa};

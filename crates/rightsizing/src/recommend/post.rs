@@ -14,39 +14,39 @@ const CORE: Amount = 1000;
 const ANY_CONTAINER: &str = "*";
 
 /// Millicores and bytes; `None` where unset.
-pub type Amounts = PerResource<Option<Amount>>;
+pub type OptionalAmounts = PerResource<Option<Amount>>;
 
 /// Recommendation for one container, as in a VPA's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recommendation {
     pub container: String,
-    pub target: Amounts,
-    pub lower: Amounts,
-    pub upper: Amounts,
+    pub target: OptionalAmounts,
+    pub lower: OptionalAmounts,
+    pub upper: OptionalAmounts,
     /// Target before any capping.
-    pub uncapped: Amounts,
+    pub uncapped: OptionalAmounts,
 }
 
 /// Minimum and maximum that the policy of one container allows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Allowed {
-    pub min: Amounts,
-    pub max: Amounts,
+pub struct AllowedRange {
+    pub min: OptionalAmounts,
+    pub max: OptionalAmounts,
 }
 
 /// Post-processing settings for the recommendations of one pod.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PostPolicy {
     /// By container name; `*` is for containers without a policy of their own.
-    pub allowed: BTreeMap<String, Allowed>,
+    pub allowed: BTreeMap<String, AllowedRange>,
     /// Maximum for resources of containers whose policy has none;
     /// `--container-recommendation-max-allowed-{cpu,memory}`.
-    pub max_allowed: Amounts,
+    pub max_allowed: OptionalAmounts,
     /// Containers that get whole cores.
     pub integer_cpu: Vec<String>,
     /// Maximum sum of the requests of all containers of the pod: the capacity of the largest node that the pod may
     /// run on, less the requests of containers without a recommendation.
-    pub node_room: Amounts,
+    pub node_room: OptionalAmounts,
 }
 
 /// Whether each of a pod's resources was capped to fit a node.
@@ -71,7 +71,7 @@ pub fn process(recommendations: &mut [Recommendation], policy: &PostPolicy) -> C
 }
 
 impl Recommendation {
-    fn bounds_mut(&mut self) -> [&mut Amounts; 3] {
+    fn bounds_mut(&mut self) -> [&mut OptionalAmounts; 3] {
         [&mut self.target, &mut self.lower, &mut self.upper]
     }
 }
@@ -88,7 +88,7 @@ fn round_up_to_cores(recommendation: &mut Recommendation) {
 /// Clamps to the allowed range. The maximum is applied last: it wins over a higher minimum.
 fn cap_to_allowed(recommendation: &mut Recommendation, policy: &PostPolicy) {
     let own = policy.allowed.get(&recommendation.container).or_else(|| policy.allowed.get(ANY_CONTAINER));
-    let Allowed { min, max } = own.copied().unwrap_or_default();
+    let AllowedRange { min, max } = own.copied().unwrap_or_default();
     let max = max.zip(policy.max_allowed).map(|(own, global)| own.or(global));
     for bound in recommendation.bounds_mut() {
         *bound = bound.zip(min).zip(max).map(|((amount, min), max)| {
@@ -113,7 +113,7 @@ fn cap_to_node(recommendations: &mut [Recommendation], policy: &PostPolicy) -> C
 fn cap_resource(
     recommendations: &mut [Recommendation],
     room: Option<Amount>,
-    of: fn(&mut Amounts) -> &mut Option<Amount>,
+    of: fn(&mut OptionalAmounts) -> &mut Option<Amount>,
     step: impl Fn(&str) -> Amount,
 ) -> bool {
     let Some(room) = room.map(|room| room.max(0)) else { return false };

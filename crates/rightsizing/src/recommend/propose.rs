@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::aggregate::Aggregate;
 use super::amount::{self, Amount};
 use super::estimate::{Controlled, minimum, recommend};
-use super::method::Sizes;
-use super::post::{self, Amounts, Recommendation};
+use super::method::ContainerSizes;
+use super::post::{self, OptionalAmounts, Recommendation};
 use super::room::room;
-use super::settings::Settings;
+use super::settings::RecommenderSettings;
 use super::store::{Store, Workload};
 use super::time;
 use super::vpa::Vpa;
@@ -36,7 +36,7 @@ pub fn propose<N: IntoIterator<Item = NodeSize>>(
     store: &Store,
     workload: &Workload,
     running: &Requests,
-    max_allowed: Amounts,
+    max_allowed: OptionalAmounts,
     nodes: impl FnOnce() -> N,
 ) -> Proposal {
     let settings = store.settings();
@@ -66,7 +66,7 @@ pub fn propose<N: IntoIterator<Item = NodeSize>>(
     let mut policy = vpa.post_policy(max_allowed);
     post::process(&mut proposal.recommendations, &policy);
     let others = requests_of_others(&proposal.recommendations, running);
-    let sum = |of: fn(&Amounts) -> Option<Amount>| {
+    let sum = |of: fn(&OptionalAmounts) -> Option<Amount>| {
         proposal.recommendations.iter().filter_map(|it| of(&it.target)).fold(0, Amount::saturating_add)
     };
     let wanted = PerResource { cpu: sum(|it| it.cpu), memory: sum(|it| it.memory) };
@@ -95,12 +95,12 @@ const BOUND: f64 = 0.15;
 /// widened to include it.
 fn resize(
     recommendation: &mut Recommendation,
-    sizes: &Sizes,
+    sizes: &ContainerSizes,
     before: Option<&Recommendation>,
-    settings: &Settings,
+    settings: &RecommenderSettings,
     containers: usize,
 ) {
-    type Of = fn(&mut Amounts) -> &mut Option<Amount>;
+    type Of = fn(&mut OptionalAmounts) -> &mut Option<Amount>;
     let mut held = before.map_or(recommendation.target, |before| before.uncapped);
     let (said, is_settled) = (sizes.targets(), sizes.is_settled());
     let parts: [(Of, _, _, _); 2] = [
@@ -134,7 +134,7 @@ fn known(aggregate: &Aggregate, controlled: Controlled, strict_upstream: bool) -
     controlled.zip(has).map(|(controlled, has)| controlled && (has || strict_upstream))
 }
 
-fn is_low(aggregate: &Aggregate, settings: &Settings) -> bool {
+fn is_low(aggregate: &Aggregate, settings: &RecommenderSettings) -> bool {
     let low = settings.resources().map(|resource| {
         let interval = time::nanos(resource.confidence_interval);
         aggregate.confidence(interval, settings.strict_upstream) < 1.0

@@ -21,7 +21,7 @@ const EPSILON: f64 = 0.001 * 0.1;
 
 /// Settings of the recommender. The comment names the flag of upstream's recommender where there is one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
+pub struct RecommenderSettings {
     pub cpu: ResourceSettings,
     pub memory: ResourceSettings,
     /// Window length: each container contributes one memory peak per window; `--memory-aggregation-interval`.
@@ -68,7 +68,7 @@ pub struct ResourceSettings {
     pub round_to: Amount,
 }
 
-impl Default for Settings {
+impl Default for RecommenderSettings {
     fn default() -> Self {
         let cpu = ResourceSettings {
             target_percentile: 0.9,
@@ -103,7 +103,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl RecommenderSettings {
     /// Returns the histogram parameters, which all histograms share.
     pub fn shapes(&self) -> Result<Shapes, BucketsError> {
         Ok(PerResource { cpu: Arc::new(self.cpu.options()?), memory: Arc::new(self.memory.options()?) })

@@ -19,7 +19,7 @@ const HOURS: i64 = 24;
 
 /// Settings for one resource.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
+pub struct ShowarSettings {
     pub window: Duration,
     /// Number of standard deviations above the mean.
     pub deviations: f64,
@@ -31,30 +31,30 @@ pub struct Settings {
     pub keeps_peak: bool,
 }
 
-impl Settings {
-    pub fn cpu() -> Settings {
+impl ShowarSettings {
+    pub fn cpu() -> ShowarSettings {
         let window = Duration::from_secs(300);
-        Settings { window, deviations: 3.0, dead_band: 0.15, minimum: 128, keeps_peak: false }
+        ShowarSettings { window, deviations: 3.0, dead_band: 0.15, minimum: 128, keeps_peak: false }
     }
 
-    pub fn memory() -> Settings {
-        Settings { minimum: 128 << 20, keeps_peak: true, ..Settings::cpu() }
+    pub fn memory() -> ShowarSettings {
+        ShowarSettings { minimum: 128 << 20, keeps_peak: true, ..ShowarSettings::cpu() }
     }
 }
 
 /// Size of one container. Times never go back.
 #[derive(Debug, Clone)]
-pub struct Showar {
-    settings: Settings,
+pub struct ShowarEstimator {
+    settings: ShowarSettings,
     samples: VecDeque<(UnixNanos, Amount)>,
     /// Highest usage of each hour, by hours since the Unix epoch.
     peaks: VecDeque<(i64, Amount)>,
     size: Option<Amount>,
 }
 
-impl Showar {
-    pub fn new(settings: Settings) -> Self {
-        Showar { settings, samples: VecDeque::new(), peaks: VecDeque::new(), size: None }
+impl ShowarEstimator {
+    pub fn new(settings: ShowarSettings) -> Self {
+        ShowarEstimator { settings, samples: VecDeque::new(), peaks: VecDeque::new(), size: None }
     }
 
     /// Adds a usage of a pod.
@@ -120,8 +120,8 @@ mod tests {
 
     const SECOND: i64 = 1_000_000_000;
 
-    fn cpu() -> Showar {
-        Showar::new(Settings::cpu())
+    fn cpu() -> ShowarEstimator {
+        ShowarEstimator::new(ShowarSettings::cpu())
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn memory_does_not_go_below_the_peak_of_the_day() {
-        let mut showar = Showar::new(Settings::memory());
+        let mut showar = ShowarEstimator::new(ShowarSettings::memory());
         showar.add(0, 800 << 20);
         for minute in (10..24 * 60).step_by(10) {
             showar.add(minute * 60 * SECOND, 200 << 20);

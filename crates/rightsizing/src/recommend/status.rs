@@ -3,7 +3,7 @@
 //! Upstream: `pkg/recommender/model/vpa.go` and `pkg/utils/vpa/api.go`.
 
 use super::amount::Amount;
-use super::post::{Amounts, Recommendation};
+use super::post::{OptionalAmounts, Recommendation};
 use super::time::{self, UnixNanos};
 
 /// Condition types.
@@ -24,12 +24,12 @@ pub mod condition {
 pub struct Status {
     /// `None`: there is no recommendation.
     pub recommendation: Option<Vec<Recommendation>>,
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<VpaCondition>,
 }
 
 /// Kubernetes condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Condition {
+pub struct VpaCondition {
     pub kind: String,
     /// `True` or `False`.
     pub status: String,
@@ -106,7 +106,7 @@ fn is_about(old: &[Recommendation], new: &[Recommendation], thresholds: Threshol
         (Some(old), Some(new)) => old == new || old.abs_diff(new) < threshold.unsigned_abs(),
         (old, new) => old == new,
     };
-    let amounts = |old: Amounts, new: Amounts| {
+    let amounts = |old: OptionalAmounts, new: OptionalAmounts| {
         close(old.cpu, new.cpu, thresholds.cpu_milli)
             && close(old.memory, new.memory, thresholds.memory_bytes)
     };
@@ -120,7 +120,12 @@ fn is_about(old: &[Recommendation], new: &[Recommendation], thresholds: Threshol
         })
 }
 
-fn conditions(old: &[Condition], found: &Findings, is_provided: bool, now: UnixNanos) -> Vec<Condition> {
+fn conditions(
+    old: &[VpaCondition],
+    found: &Findings,
+    is_provided: bool,
+    now: UnixNanos,
+) -> Vec<VpaCondition> {
     use condition::*;
     let no_pods = found.pods == 0 && found.unsupported.is_none();
     let provided = match (is_provided, no_pods) {
@@ -155,7 +160,7 @@ fn conditions(old: &[Condition], found: &Findings, is_provided: bool, now: UnixN
         let status = if is_true { "True" } else { "False" };
         let known = known(kind);
         let since = known.filter(|known| known.status == status).and_then(|known| known.since.clone());
-        Some(Condition {
+        Some(VpaCondition {
             kind: kind.to_owned(),
             status: status.to_owned(),
             reason: reason.to_owned(),
@@ -164,11 +169,11 @@ fn conditions(old: &[Condition], found: &Findings, is_provided: bool, now: UnixN
             observed_generation: known.and_then(|known| known.observed_generation),
         })
     });
-    let mut all: Vec<Condition> =
+    let mut all: Vec<VpaCondition> =
         old.iter().filter(|condition| !DECIDED.contains(&condition.kind.as_str())).cloned().collect();
     all.extend(decided);
     // Keep the current order, so that an order set by another client is no difference.
-    let place = |condition: &Condition| {
+    let place = |condition: &VpaCondition| {
         old.iter().position(|known| known.kind == condition.kind).unwrap_or(usize::MAX)
     };
     all.sort_by_key(place);

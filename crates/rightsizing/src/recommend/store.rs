@@ -14,9 +14,9 @@ use super::buckets::BucketsError;
 use super::checkpoint::CheckpointStatus;
 use super::container::{ContainerState, MemoryRules, Refused};
 use super::histogram_checkpoint::CheckpointError;
-use super::method::{Method, Sizes};
+use super::method::{ContainerSizes, Method};
 use super::open::{self, OpenWindows};
-use super::settings::Settings;
+use super::settings::RecommenderSettings;
 use super::time::UnixNanos;
 
 /// Maximum accepted clock skew of a node that is ahead of this process.
@@ -33,7 +33,7 @@ pub struct Workload {
 /// Aggregates of all workloads.
 #[derive(Debug)]
 pub struct Store {
-    settings: Settings,
+    settings: RecommenderSettings,
     shapes: Shapes,
     workloads: BTreeMap<Workload, WorkloadAggregates>,
     /// Running pods by uid.
@@ -63,16 +63,16 @@ struct Tracked {
     aggregate: Aggregate,
     rules: Option<Box<MemoryRules>>,
     /// State of the other estimator that the VPA selects, if any.
-    sizes: Option<Box<Sizes>>,
+    sizes: Option<Box<ContainerSizes>>,
 }
 
 impl Store {
-    pub fn new(settings: Settings) -> Result<Self, BucketsError> {
+    pub fn new(settings: RecommenderSettings) -> Result<Self, BucketsError> {
         let shapes = settings.shapes()?;
         Ok(Self { settings, shapes, workloads: BTreeMap::new(), pods: BTreeMap::new() })
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &RecommenderSettings {
         &self.settings
     }
 
@@ -201,7 +201,7 @@ impl Store {
         let Ok(at) = known.position(container) else { return };
         let tracked = &mut known.containers[at].1;
         if tracked.sizes.as_ref().map(|sizes| sizes.method()) != method {
-            tracked.sizes = method.map(|method| Box::new(Sizes::new(method, &self.shapes)));
+            tracked.sizes = method.map(|method| Box::new(ContainerSizes::new(method, &self.shapes)));
         }
     }
 
@@ -212,7 +212,7 @@ impl Store {
     }
 
     /// Returns the other estimator of a container, if its VPA selects one.
-    pub fn sizes(&self, workload: &Workload, container: &str) -> Option<&Sizes> {
+    pub fn sizes(&self, workload: &Workload, container: &str) -> Option<&ContainerSizes> {
         self.workloads.get(workload)?.get(container)?.sizes.as_deref()
     }
 
@@ -302,8 +302,8 @@ impl Store {
     }
 
     /// Counts everything that takes memory.
-    pub fn counts(&self) -> Counts {
-        Counts {
+    pub fn counts(&self) -> StoreCounts {
+        StoreCounts {
             workloads: self.workloads.len(),
             aggregates: self.workloads.values().map(|known| known.containers.len()).sum(),
             pods: self.pods.len(),
@@ -330,7 +330,7 @@ pub(super) struct Container<'a> {
     state: &'a mut ContainerState,
     aggregate: &'a mut Aggregate,
     /// Estimator of the container, with the number of its pod.
-    sizes: Option<(u64, &'a mut Sizes)>,
+    sizes: Option<(u64, &'a mut ContainerSizes)>,
     rules: MemoryRules,
     strict: bool,
 }
@@ -418,7 +418,7 @@ fn insert<T>(list: &mut Vec<T>, at: usize, element: T) {
 
 /// Sizes of a [`Store`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
+pub struct StoreCounts {
     pub workloads: usize,
     pub aggregates: usize,
     pub pods: usize,

@@ -25,7 +25,7 @@ use super::aggregate::{Aggregate, Shapes};
 use super::amount::Amount;
 use super::container::ContainerState;
 use super::estimate::estimate;
-use super::settings::Settings;
+use super::settings::RecommenderSettings;
 use super::time::{UnixNanos, from_text};
 use super::{Buckets, HistogramOptions, UsageHistogram};
 
@@ -50,13 +50,13 @@ fn hourly() -> UsageHistogram {
 
 /// One container with its aggregate.
 struct Fed {
-    settings: Settings,
+    settings: RecommenderSettings,
     aggregate: Aggregate,
     state: ContainerState,
 }
 
 impl Fed {
-    fn new(settings: Settings) -> Self {
+    fn new(settings: RecommenderSettings) -> Self {
         let aggregate = Aggregate::new(&shapes(&settings), T0);
         Self { settings, aggregate, state: ContainerState::default() }
     }
@@ -91,11 +91,11 @@ impl Fed {
     }
 }
 
-fn shapes(settings: &Settings) -> Shapes {
+fn shapes(settings: &RecommenderSettings) -> Shapes {
     settings.shapes().expect("the buckets of the settings")
 }
 
-fn bounds(aggregate: &Aggregate, settings: &Settings, containers: usize) -> [(Amount, Amount); 3] {
+fn bounds(aggregate: &Aggregate, settings: &RecommenderSettings, containers: usize) -> [(Amount, Amount); 3] {
     let estimate = estimate(aggregate, settings, containers);
     let (cpu, memory) = (estimate.cpu, estimate.memory);
     [(cpu.target, memory.target), (cpu.lower, memory.lower), (cpu.upper, memory.upper)]

@@ -9,7 +9,7 @@ use super::amount::Amount;
 use super::container::MemoryRules;
 use super::estimate::{self, Controlled};
 use super::method::{Method, UnknownMethod};
-use super::post::{Allowed, Amounts, PostPolicy};
+use super::post::{AllowedRange, OptionalAmounts, PostPolicy};
 use super::status::Status;
 use super::store::Workload;
 use super::time::UnixNanos;
@@ -33,7 +33,7 @@ pub struct Vpa {
     pub uid: String,
     pub created: UnixNanos,
     /// `None`: there is no target, or it lacks a kind or name.
-    pub target: Option<Owner>,
+    pub target: Option<OwnerRef>,
     /// Names of `spec.recommenders`.
     pub recommenders: Vec<String>,
     pub update_mode: String,
@@ -55,7 +55,7 @@ pub struct Vpa {
 
 /// Controller named by an owner reference or by a VPA's target.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner {
+pub struct OwnerRef {
     /// `GROUP/VERSION`, or the version alone; may be empty.
     pub api_version: String,
     pub kind: String,
@@ -90,7 +90,7 @@ pub struct ContainerPolicy {
     pub off: bool,
     /// Whether limits are left unchanged.
     pub requests_only: bool,
-    pub allowed: Allowed,
+    pub allowed: AllowedRange,
     /// `None`: both resources.
     pub controlled: Option<Controlled>,
     pub oom_bump_ratio: Option<f64>,
@@ -99,7 +99,7 @@ pub struct ContainerPolicy {
     pub interval_count: Option<i64>,
 }
 
-impl Owner {
+impl OwnerRef {
     /// Returns the API group; empty for the core group.
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
@@ -181,13 +181,13 @@ impl Vpa {
     }
 
     /// Returns the post-processing policy; `max_allowed` applies to containers whose policy has no maximum.
-    pub fn post_policy(&self, max_allowed: Amounts) -> PostPolicy {
+    pub fn post_policy(&self, max_allowed: OptionalAmounts) -> PostPolicy {
         let mut allowed = BTreeMap::new();
         for policy in &self.policies {
             // The first policy of a name wins.
             allowed.entry(policy.container.clone()).or_insert(policy.allowed);
         }
         let integer_cpu = self.integer_cpu.clone();
-        PostPolicy { allowed, max_allowed, integer_cpu, node_room: Amounts::default() }
+        PostPolicy { allowed, max_allowed, integer_cpu, node_room: OptionalAmounts::default() }
     }
 }

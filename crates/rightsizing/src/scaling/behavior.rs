@@ -17,13 +17,13 @@ const MOST_KEPT: usize = 240;
 /// Rules for both directions; a direction without rules is not limited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Behavior {
-    pub up: Option<Rules>,
-    pub down: Option<Rules>,
+    pub up: Option<DirectionRules>,
+    pub down: Option<DirectionRules>,
 }
 
 /// Rules for one direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rules {
+pub struct DirectionRules {
     /// Time in seconds without a change in this direction after one in the other.
     pub stabilization_s: Seconds,
     pub select: Select,
@@ -44,12 +44,12 @@ pub enum Select {
 /// Maximum change per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    pub amount: Amount,
+    pub amount: StepAmount,
     pub period_s: Seconds,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Amount {
+pub enum StepAmount {
     Pods(u32),
     Percent(u32),
 }
@@ -64,7 +64,7 @@ pub struct History {
 
 /// Change that the behavior allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AllowedChange {
     pub replicas: u32,
     /// Reason why it differs from the desired count.
     pub because: Option<&'static str>,
@@ -98,8 +98,8 @@ impl History {
 
 impl Behavior {
     /// Returns the allowed replica count, given the current and the desired one.
-    pub fn allow(&self, history: &History, now: Seconds, replicas: u32, wanted: u32) -> Allowed {
-        let rests = |rules: &Option<Rules>, other: fn((i64, i64)) -> i64| {
+    pub fn allow(&self, history: &History, now: Seconds, replicas: u32, wanted: u32) -> AllowedChange {
+        let rests = |rules: &Option<DirectionRules>, other: fn((i64, i64)) -> i64| {
             let window = rules.as_ref().map_or(0, |rules| rules.stabilization_s);
             other(history.recent(now, window)) > 0
         };
@@ -111,13 +111,13 @@ impl Behavior {
             wanted => Some(wanted),
         };
         match allowed {
-            None => Allowed {
+            None => AllowedChange {
                 replicas,
                 because: Some("behavior: stabilization after a change in the other direction"),
             },
             Some(allowed) => {
                 let because = (allowed != wanted).then_some("behavior: change limited by the policies");
-                Allowed { replicas: allowed, because }
+                AllowedChange { replicas: allowed, because }
             }
         }
     }
@@ -127,8 +127,8 @@ impl Behavior {
             let (added, removed) = history.recent(now, policy.period_s);
             let start = (i64::from(replicas) - added + removed).max(0);
             match policy.amount {
-                Amount::Pods(pods) => start + i64::from(pods),
-                Amount::Percent(percent) => {
+                StepAmount::Pods(pods) => start + i64::from(pods),
+                StepAmount::Percent(percent) => {
                     start.saturating_add(start.saturating_mul(i64::from(percent)).saturating_add(99) / 100)
                 }
             }
@@ -142,8 +142,8 @@ impl Behavior {
             let (added, removed) = history.recent(now, policy.period_s);
             let start = i64::from(replicas) - added + removed;
             -match policy.amount {
-                Amount::Pods(pods) => start - i64::from(pods),
-                Amount::Percent(percent) => start * (100 - i64::from(percent.min(100))) / 100,
+                StepAmount::Pods(pods) => start - i64::from(pods),
+                StepAmount::Percent(percent) => start * (100 - i64::from(percent.min(100))) / 100,
             }
         });
         limit.map_or(wanted, |least| {
@@ -154,7 +154,7 @@ impl Behavior {
 }
 
 /// Combines the policies: `i64::MIN` when no change is allowed, `None` without a limit.
-fn limit(rules: &Option<Rules>, allows: impl Fn(&Policy) -> i64) -> Option<i64> {
+fn limit(rules: &Option<DirectionRules>, allows: impl Fn(&Policy) -> i64) -> Option<i64> {
     let rules = rules.as_ref()?;
     let allowed = rules.policies.iter().map(allows);
     match rules.select {
@@ -174,10 +174,14 @@ mod tests {
 
     use super::*;
 
-    fn rules(stabilization_s: Seconds, select: Select, policies: &[(Amount, Seconds)]) -> Option<Rules> {
+    fn rules(
+        stabilization_s: Seconds,
+        select: Select,
+        policies: &[(StepAmount, Seconds)],
+    ) -> Option<DirectionRules> {
         let policies =
             policies.iter().map(|(amount, period_s)| Policy { amount: *amount, period_s: *period_s });
-        Some(Rules { stabilization_s, select, policies: policies.collect() })
+        Some(DirectionRules { stabilization_s, select, policies: policies.collect() })
     }
 
     #[test]
@@ -185,13 +189,13 @@ mod tests {
         let history = History::default();
         for wanted in [1, 3, 400] {
             let allowed = Behavior::default().allow(&history, 0, 3, wanted);
-            assert_eq!(allowed, Allowed { replicas: wanted, because: None });
+            assert_eq!(allowed, AllowedChange { replicas: wanted, because: None });
         }
     }
 
     #[test]
     fn growth_is_limited_by_the_policy_that_allows_most_or_least() {
-        let policies = [(Amount::Percent(100), 15), (Amount::Pods(4), 15)];
+        let policies = [(StepAmount::Percent(100), 15), (StepAmount::Pods(4), 15)];
         let of = |select| Behavior { up: rules(0, select, &policies), down: None };
         let mut history = History::default();
         assert_eq!(of(Select::Max).allow(&history, 0, 2, 50).replicas, 6);
@@ -209,7 +213,7 @@ mod tests {
 
     #[test]
     fn shrinking_is_limited_the_same_way() {
-        let policies = [(Amount::Percent(10), 60), (Amount::Pods(2), 60)];
+        let policies = [(StepAmount::Percent(10), 60), (StepAmount::Pods(2), 60)];
         let of = |select| Behavior { up: None, down: rules(0, select, &policies) };
         let mut history = History::default();
         assert_eq!(of(Select::Max).allow(&history, 0, 50, 1).replicas, 45);
@@ -251,7 +255,7 @@ mod tests {
             (0..1_000).map(|at| (i64::MIN + at, i64::MIN)).chain([(i64::MAX, i64::MAX)]).collect();
         let text = serde_json::json!({"changes": many}).to_string();
         let mut history: History = serde_json::from_str(&text).unwrap();
-        let policies = [(Amount::Percent(u32::MAX), i64::MAX), (Amount::Pods(u32::MAX), i64::MAX)];
+        let policies = [(StepAmount::Percent(u32::MAX), i64::MAX), (StepAmount::Pods(u32::MAX), i64::MAX)];
         for select in [Select::Max, Select::Min] {
             let behavior =
                 Behavior { up: rules(i64::MIN, select, &policies), down: rules(i64::MIN, select, &policies) };
@@ -274,7 +278,7 @@ mod tests {
             window in 0i64..120, pods in 1u32..5, percent in 1u32..150, min in any::<bool>(),
         ) {
             let select = if min { Select::Min } else { Select::Max };
-            let policies = [(Amount::Pods(pods), 30), (Amount::Percent(percent), 60)];
+            let policies = [(StepAmount::Pods(pods), 30), (StepAmount::Percent(percent), 60)];
             let behavior = Behavior { up: rules(window, select, &policies), down: rules(window, select, &policies) };
             let (mut history, mut now, mut replicas) = (History::default(), 0, 5);
             for (pause, wanted) in steps {

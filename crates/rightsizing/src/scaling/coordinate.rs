@@ -25,9 +25,9 @@ use serde::{Deserialize, Serialize};
 
 use super::horizontal::{self, Controller, Wish, Worst, step};
 use super::observation::{Container, Observation, Seconds, Size};
-use super::settings::{Horizontal, Settings, Vertical};
-use super::shares::Shares;
-use super::vertical::{Peaks, Usage, after_kill, differs, is_spare, usage};
+use super::settings::{Horizontal, ScalingSettings, Vertical};
+use super::shares::LoadShares;
+use super::vertical::{Peaks, WindowUsage, after_kill, differs, is_spare, usage};
 use crate::recommend::amount::{from_float, scale};
 
 /// Maximum number of containers of a pod that are sized.
@@ -41,7 +41,7 @@ const THROTTLED_MIN: f64 = 0.2;
 /// State of a workload between decisions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Memory {
+pub struct ScalerMemory {
     /// Last decided replica count; a different one was set by another client.
     pub replicas: Option<u32>,
     /// Time of the last size decision.
@@ -54,12 +54,12 @@ pub struct Memory {
     /// Highest recent CPU need of the busiest containers, summed over all pods.
     pub need: Worst,
     /// Number of pods that shared the load.
-    pub shares: Shares,
+    pub shares: LoadShares,
     /// Memory peaks by container.
     pub peaks: BTreeMap<String, Peaks>,
 }
 
-impl Memory {
+impl ScalerMemory {
     /// Clamps times in the future to now: they come from another clock, or from this one before it was set back. A
     /// hold time then starts again, and does not last longer.
     fn without_the_future(&mut self, now: Seconds) {
@@ -86,7 +86,12 @@ pub struct Decision {
 ///
 /// Replicas are within their bounds whatever is observed, except when another controller owns them or the workload
 /// is switched off. Changed sizes are within their bounds.
-pub fn decide(settings: &Settings, memory: &mut Memory, seen: &Observation, now: Seconds) -> Decision {
+pub fn decide(
+    settings: &ScalingSettings,
+    memory: &mut ScalerMemory,
+    seen: &Observation,
+    now: Seconds,
+) -> Decision {
     let containers = &seen.containers[..seen.containers.len().min(CONTAINERS_MAX)];
     memory.peaks.retain(|name, _| containers.iter().any(|container| container.name == *name));
     memory.peaks.values_mut().for_each(Peaks::limit);
@@ -135,8 +140,8 @@ pub fn decide(settings: &Settings, memory: &mut Memory, seen: &Observation, now:
 
 /// State during one decision.
 struct Round<'a> {
-    settings: &'a Settings,
-    memory: &'a mut Memory,
+    settings: &'a ScalingSettings,
+    memory: &'a mut ScalerMemory,
     seen: &'a Observation,
     now: Seconds,
     /// The signal, if it is valid.
@@ -241,7 +246,7 @@ impl<'a> Round<'a> {
         sizes
     }
 
-    fn cpu_usage(&self, container: &Container) -> Result<Usage, super::vertical::Unknown> {
+    fn cpu_usage(&self, container: &Container) -> Result<WindowUsage, super::vertical::UsageUnknown> {
         let vertical = self.settings.of(&container.name);
         let throttle = container.size.cpu_milli as f64 * vertical.throttled_at;
         usage(&self.memory.shares.as_of_now(&container.cpu), self.now, throttle, vertical)
@@ -301,7 +306,7 @@ impl<'a> Round<'a> {
     fn cpu_size(
         &mut self,
         container: &Container,
-        usage: &Usage,
+        usage: &WindowUsage,
         (at, busy): (usize, bool),
         due: bool,
     ) -> i64 {

@@ -65,7 +65,7 @@ pub enum Wish {
 
 /// Reason why a signal is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unknown {
+pub enum SignalUnknown {
     #[error("no signal")]
     Missing,
     #[error("signal is {0} s old")]
@@ -80,9 +80,9 @@ pub enum Unknown {
 ///
 /// # Errors
 /// It is missing, too old, or not a valid number.
-pub fn signal(seen: Option<Measured>, now: Seconds, settings: &Horizontal) -> Result<f64, Unknown> {
+pub fn signal(seen: Option<Measured>, now: Seconds, settings: &Horizontal) -> Result<f64, SignalUnknown> {
     if !(settings.setpoint.is_finite() && settings.setpoint > 0.0) {
-        return Err(Unknown::Setpoint);
+        return Err(SignalUnknown::Setpoint);
     }
     believe(seen, now, settings.stale_s, SIGNAL_MAX * settings.setpoint)
 }
@@ -92,14 +92,14 @@ pub fn success(seen: Option<Measured>, now: Seconds, settings: &Horizontal) -> O
     believe(seen, now, settings.stale_s, SUCCESS_MAX).ok()
 }
 
-fn believe(seen: Option<Measured>, now: Seconds, stale_s: Seconds, most: f64) -> Result<f64, Unknown> {
-    let seen = seen.ok_or(Unknown::Missing)?;
+fn believe(seen: Option<Measured>, now: Seconds, stale_s: Seconds, most: f64) -> Result<f64, SignalUnknown> {
+    let seen = seen.ok_or(SignalUnknown::Missing)?;
     let age = now.saturating_sub(seen.time_s);
     if age > stale_s {
-        return Err(Unknown::Stale(age));
+        return Err(SignalUnknown::Stale(age));
     }
     if age < -stale_s.max(30) || !(0.0..=most).contains(&seen.value) {
-        return Err(Unknown::Absurd);
+        return Err(SignalUnknown::Absurd);
     }
     Ok(seen.value)
 }

@@ -4,7 +4,7 @@
 //! half ([`horizontal`]) is a PID controller that keeps a saturation signal at its setpoint; [`coordinate`] runs
 //! the vertical half first, and adds replicas for containers that need more than one CPU. All of it is one call of
 //! [`decide`] at an interval chosen by the caller (15 s works well): settings, state, observation and time in, a
-//! [`Decision`] out. The state ([`Memory`]) is small and survives a restart in the status of an object.
+//! [`Decision`] out. The state ([`ScalerMemory`]) is small and survives a restart in the status of an object.
 //!
 //! CPU is in millicores, memory in bytes, times are seconds since the Unix epoch. All input from the cluster is
 //! untrusted: invalid values change nothing, and the decision reports them. May not know: kube, tokio, clocks.
@@ -21,7 +21,7 @@ pub mod window;
 #[cfg(test)]
 mod tests;
 
-pub use coordinate::{Decision, Memory, decide};
+pub use coordinate::{Decision, ScalerMemory, decide};
 pub use observation::{Container, Measured, Observation, Point, Size};
-pub use settings::{Bounds, Gains, Horizontal, Settings, Vertical};
-pub use window::{Kind, Windows};
+pub use settings::{Bounds, Gains, Horizontal, ScalingSettings, Vertical};
+pub use window::{MeasuredKind, Windows};

@@ -12,14 +12,14 @@ const MI: i64 = 1 << 20;
 /// Settings of both halves. Without the horizontal one, replicas are not managed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Settings {
+pub struct ScalingSettings {
     pub vertical: Vertical,
     /// Settings for containers that differ from the default.
     pub containers: BTreeMap<String, Vertical>,
     pub horizontal: Option<Horizontal>,
 }
 
-impl Settings {
+impl ScalingSettings {
     /// Returns the vertical settings of a container.
     pub fn of(&self, container: &str) -> &Vertical {
         self.containers.get(container).unwrap_or(&self.vertical)

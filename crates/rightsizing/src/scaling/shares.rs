@@ -24,9 +24,9 @@ pub struct Ready {
 /// Number of pods that shared the load, for the time of the samples in use; oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Shares(Vec<Ready>);
+pub struct LoadShares(Vec<Ready>);
 
-impl Shares {
+impl LoadShares {
     /// Records the current number of ready pods. Removes entries that are older than the window, or invalid.
     pub fn note(&mut self, now: Seconds, pods: u32, window_s: Seconds) {
         self.0.retain(|ready| ready.since_s <= now && ready.pods > 0);
@@ -67,14 +67,14 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn values(shares: &Shares, times: &[Seconds]) -> Vec<f64> {
+    fn values(shares: &LoadShares, times: &[Seconds]) -> Vec<f64> {
         let points: Vec<_> = times.iter().map(|time_s| Point { time_s: *time_s, value: 600.0 }).collect();
         shares.as_of_now(&points).iter().map(|point| point.value).collect()
     }
 
     #[test]
     fn samples_count_as_if_as_many_pods_as_now_had_shared_the_load() {
-        let mut shares = Shares::default();
+        let mut shares = LoadShares::default();
         assert_eq!(values(&shares, &[10]), [600.0], "no entries");
         for (now, pods) in [(0, 2), (100, 2), (200, 4), (300, 3), (310, 0)] {
             shares.note(now, pods, 300);
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_no_sample_is_of_is_forgotten() {
-        let mut shares = Shares::default();
+        let mut shares = LoadShares::default();
         for now in 0..1_000 {
             shares.note(now, 2 + now as u32 % 7, 300);
             assert!(shares.len() <= CHANGES_MAX);
@@ -95,6 +95,6 @@ mod tests {
         assert_eq!(shares.len(), 1);
         // Only another clock can have written that.
         shares.note(100, 4, 300);
-        assert_eq!(shares, Shares(vec![Ready { since_s: 100, pods: 4 }]));
+        assert_eq!(shares, LoadShares(vec![Ready { since_s: 100, pods: 4 }]));
     }
 }

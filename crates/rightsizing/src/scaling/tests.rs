@@ -2,15 +2,15 @@ mod faults;
 mod hostile;
 
 use super::*;
-use crate::scaling::coordinate::Memory;
+use crate::scaling::coordinate::ScalerMemory;
 
 const MI: i64 = 1 << 20;
 const START: i64 = 1_700_000_000;
 
 /// A workload of one container, and a clock.
 struct Bench {
-    settings: Settings,
-    memory: Memory,
+    settings: ScalingSettings,
+    memory: ScalerMemory,
     seen: Observation,
     now: i64,
 }
@@ -22,8 +22,8 @@ impl Bench {
         let size = Size { cpu_milli, memory_bytes: memory_mi * MI };
         let app = Container { name: "app".into(), size, ..Container::default() };
         Self {
-            settings: Settings { horizontal: Some(horizontal), ..Settings::default() },
-            memory: Memory::default(),
+            settings: ScalingSettings { horizontal: Some(horizontal), ..ScalingSettings::default() },
+            memory: ScalerMemory::default(),
             seen: Observation {
                 replicas,
                 ready: replicas,
@@ -425,7 +425,7 @@ fn memory_survives_a_restart() {
     }
     let text = serde_json::to_string(&bench.memory).unwrap();
     assert!(text.contains("\"grownS\"") && text.len() < 600, "{text}");
-    let memory: Memory = serde_json::from_str(&text).unwrap();
+    let memory: ScalerMemory = serde_json::from_str(&text).unwrap();
     assert_eq!(memory, bench.memory);
-    assert_eq!(serde_json::from_str::<Memory>("{}").unwrap(), Memory::default());
+    assert_eq!(serde_json::from_str::<ScalerMemory>("{}").unwrap(), ScalerMemory::default());
 }

@@ -78,7 +78,7 @@ impl Peaks {
 
 /// Statistics of the samples of a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Usage {
+pub struct WindowUsage {
     pub mean: f64,
     /// Standard deviation of the population.
     pub deviation: f64,
@@ -90,7 +90,7 @@ pub struct Usage {
 
 /// Reason why samples are not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unknown {
+pub enum UsageUnknown {
     #[error("{0} of {1} required samples")]
     TooFew(usize, usize),
     #[error("newest sample is {0} s old")]
@@ -103,7 +103,12 @@ pub enum Unknown {
 ///
 /// # Errors
 /// There are too few samples, they are too old, or too many are invalid.
-pub fn usage(points: &[Point], now: Seconds, throttle: f64, settings: &Vertical) -> Result<Usage, Unknown> {
+pub fn usage(
+    points: &[Point],
+    now: Seconds,
+    throttle: f64,
+    settings: &Vertical,
+) -> Result<WindowUsage, UsageUnknown> {
     let window = settings.window_s.max(1);
     let inside = |point: &&Point| {
         point.time_s > now.saturating_sub(window) && point.time_s <= now.saturating_add(SKEW_S)
@@ -124,22 +129,22 @@ pub fn usage(points: &[Point], now: Seconds, throttle: f64, settings: &Vertical)
         throttled += usize::from(throttle > 0.0 && point.value >= throttle);
     }
     if absurd > count {
-        return Err(Unknown::Absurd(absurd, absurd + count));
+        return Err(UsageUnknown::Absurd(absurd, absurd + count));
     }
     let needed = settings.points_min.max(1);
     if count < needed {
-        return Err(Unknown::TooFew(count, needed));
+        return Err(UsageUnknown::TooFew(count, needed));
     }
     let age = now.saturating_sub(newest);
     if age > settings.stale_s {
-        return Err(Unknown::Stale(age));
+        return Err(UsageUnknown::Stale(age));
     }
     let points = count as f64;
     let deviation = (squares / points).max(0.0).sqrt();
-    Ok(Usage { mean, deviation, max, points: count, throttled: throttled as f64 / points })
+    Ok(WindowUsage { mean, deviation, max, points: count, throttled: throttled as f64 / points })
 }
 
-impl Usage {
+impl WindowUsage {
     /// Returns the mean plus `sigmas` deviations, but at most twice the largest sample: a few samples can have a
     /// very large deviation.
     pub fn size(&self, sigmas: f64) -> i64 {

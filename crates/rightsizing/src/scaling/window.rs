@@ -13,7 +13,7 @@ const CONTAINERS_MAX: usize = 200_000;
 
 /// Kind of measurement of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum MeasuredKind {
     /// Millicores.
     Cpu,
     /// Bytes.
@@ -22,7 +22,7 @@ pub enum Kind {
     Network,
 }
 
-type Key = (Arc<str>, Arc<str>, Arc<str>, Kind);
+type Key = (Arc<str>, Arc<str>, Arc<str>, MeasuredKind);
 
 /// Samples by namespace, pod, container and kind.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Windows {
     }
 
     /// Adds a sample. One that is not later than the last is ignored: it was read twice, or its clock was set back.
-    pub fn add(&mut self, (namespace, pod, container): (&str, &str, &str), kind: Kind, point: Point) {
+    pub fn add(&mut self, (namespace, pod, container): (&str, &str, &str), kind: MeasuredKind, point: Point) {
         let full = self.samples.len() >= CONTAINERS_MAX;
         let key = (namespace.into(), pod.into(), container.into(), kind);
         let samples = match self.samples.entry(key) {
@@ -59,10 +59,10 @@ impl Windows {
 
     /// Adds to the bytes that a pod sent or received at this time; values for the same time are summed.
     pub fn add_to(&mut self, (namespace, pod): (&str, &str), time_s: Seconds, value: f64) {
-        let key = (namespace.into(), pod.into(), "".into(), Kind::Network);
+        let key = (namespace.into(), pod.into(), "".into(), MeasuredKind::Network);
         match self.samples.get_mut(&key).and_then(VecDeque::back_mut) {
             Some(last) if last.time_s == time_s => last.value += value,
-            _ => self.add((namespace, pod, ""), Kind::Network, Point { time_s, value }),
+            _ => self.add((namespace, pod, ""), MeasuredKind::Network, Point { time_s, value }),
         }
     }
 
@@ -70,7 +70,7 @@ impl Windows {
     pub fn of<'a>(
         &'a self,
         (namespace, pod, container): (&str, &str, &str),
-        kind: Kind,
+        kind: MeasuredKind,
     ) -> impl Iterator<Item = Point> + use<'a> {
         let key = (namespace.into(), pod.into(), container.into(), kind);
         self.samples.get(&key).into_iter().flatten().copied()
@@ -110,11 +110,12 @@ mod tests {
     fn samples_come_once_in_order_and_go_when_they_are_old() {
         let mut windows = Windows::new(Duration::from_secs(60));
         for time in [100, 100, 90, 160, 220] {
-            windows.add(APP, Kind::Cpu, at(time));
+            windows.add(APP, MeasuredKind::Cpu, at(time));
         }
-        let times = |windows: &Windows| windows.of(APP, Kind::Cpu).map(|it| it.time_s).collect::<Vec<_>>();
+        let times =
+            |windows: &Windows| windows.of(APP, MeasuredKind::Cpu).map(|it| it.time_s).collect::<Vec<_>>();
         assert_eq!(times(&windows), [100, 160, 220]);
-        assert_eq!(windows.of(APP, Kind::Memory).count(), 0);
+        assert_eq!(windows.of(APP, MeasuredKind::Memory).count(), 0);
         windows.forget(761);
         assert_eq!(times(&windows), [220]);
         windows.forget(5_000);
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn no_more_samples_are_kept_than_the_time_has_room_for() {
         let mut windows = Windows::new(Duration::from_secs(60));
-        (0..50).for_each(|time| windows.add(APP, Kind::Memory, at(time)));
-        assert_eq!(windows.of(APP, Kind::Memory).count(), 11);
+        (0..50).for_each(|time| windows.add(APP, MeasuredKind::Memory, at(time)));
+        assert_eq!(windows.of(APP, MeasuredKind::Memory).count(), 11);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::Part;
 use super::domains::Domains;
-use super::list::{Objects, RankedList, Sources};
+use super::list::{ListObjects, ListSources, RankedList};
 use super::object::RuleObject;
 use super::scoped::Scoped;
 use super::view::View;
@@ -132,7 +132,7 @@ impl Cache {
             self.make_objects(class, view, used, &mut lap);
             let scoped = Scoped::acquire(class, domains, view);
             let objects = objects_of(&self.objects, class);
-            let list = RankedList::build(class, scoped, Sources { salt, objects, view, domains });
+            let list = RankedList::build(class, scoped, ListSources { salt, objects, view, domains });
             self.bytes += list.bytes();
             self.lists.insert(class.id, ListEntry { list, used });
             self.lists_by_use.insert(used.order, class.id);
@@ -192,9 +192,9 @@ impl Cache {
             if let Some(old) = entry.list.take_scoped() {
                 old.release(&class, domains);
             }
-            entry.list = RankedList::build(&class, scoped, Sources { salt, objects, view, domains });
+            entry.list = RankedList::build(&class, scoped, ListSources { salt, objects, view, domains });
         } else {
-            entry.list.repair(Sources { salt, objects, view, domains });
+            entry.list.repair(ListSources { salt, objects, view, domains });
         }
         self.bytes = self.bytes + entry.list.bytes() - before;
         true
@@ -325,8 +325,8 @@ impl Cache {
     }
 }
 
-fn objects_of<'a>(objects: &'a HashMap<ObjectKey, ObjectEntry>, class: &Class) -> Objects<'a> {
-    let mut found: Objects = [None; CachedRule::COUNT];
+fn objects_of<'a>(objects: &'a HashMap<ObjectKey, ObjectEntry>, class: &Class) -> ListObjects<'a> {
+    let mut found: ListObjects = [None; CachedRule::COUNT];
     for key in class.cached_rules() {
         found[key.0.index()] = objects.get(&key).map(|entry| &entry.object);
     }
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
     use crate::class::Classifier;
     use crate::inventory::Ledger;
-    use crate::rules::Placement;
+    use crate::rules::PlacementSettings;
     use berth_model::{Identity, Labels, Node, PodSpec};
 
     const SALT: Salt = Salt(1);
@@ -434,7 +434,7 @@ mod tests {
         let free = class(&mut classifier, "a", "free");
         parts(&mut probe, &free, &view, 0);
         let bytes = probe.peek(free.id).unwrap().bytes();
-        let placement = Placement { cache_bytes: Some(2 * bytes), ..Placement::default() };
+        let placement = PlacementSettings { cache_bytes: Some(2 * bytes), ..PlacementSettings::default() };
         let placement = Arc::new(placement);
         let [a, b, c] = ["1", "2", "3"].map(|b| {
             let spec = class(&mut classifier, "a", b).spec.clone();

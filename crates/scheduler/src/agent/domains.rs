@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::view::View;
 use crate::inventory::{NodeId, Peers, Revision};
 use crate::rules::counted::{Counted, TopologyKey};
-use crate::rules::{Load, inter_pod_affinity};
+use crate::rules::{CellLoad, inter_pod_affinity};
 use berth_model::{Identity, Node, Peer};
 
 /// Index of a topology.
@@ -40,7 +40,7 @@ struct Topology {
     /// Nodes of each domain.
     members: Vec<Vec<NodeId>>,
     /// Capacity and requests of the nodes of each domain.
-    loads: Vec<Load>,
+    loads: Vec<CellLoad>,
     /// Revision at which a node last left a domain that still has nodes.
     reshaped: Revision,
     users: usize,
@@ -109,7 +109,7 @@ impl Topology {
     }
 
     /// Adds the load of the node to its domain.
-    fn load(&mut self, id: NodeId, load: Load) {
+    fn load(&mut self, id: NodeId, load: CellLoad) {
         let domain = self.domain_of(id);
         if domain != NO_DOMAIN {
             let sum = slot(&mut self.loads, domain as usize);
@@ -118,7 +118,7 @@ impl Topology {
     }
 
     /// Subtracts the load of the node from its domain.
-    fn unload(&mut self, id: NodeId, load: Load) {
+    fn unload(&mut self, id: NodeId, load: CellLoad) {
         let domain = self.domain_of(id);
         if domain != NO_DOMAIN {
             let sum = slot(&mut self.loads, domain as usize);
@@ -128,7 +128,7 @@ impl Topology {
 
     fn bytes(&self) -> usize {
         self.domain_of.capacity() * size_of::<Domain>()
-            + self.loads.capacity() * size_of::<Load>()
+            + self.loads.capacity() * size_of::<CellLoad>()
             + self.members.capacity() * (size_of::<Vec<NodeId>>() + size_of::<NodeId>())
             + self.names.capacity() * (2 * size_of::<Arc<str>>() + 8)
     }
@@ -263,7 +263,7 @@ struct Looked {
 struct Seen {
     node: Option<Arc<Node>>,
     peers: Peers,
-    load: Load,
+    load: CellLoad,
 }
 
 /// All topologies and counts of one agent.
@@ -322,7 +322,7 @@ impl Domains {
         } else if row.node.is_some() && !seen.peers.same(&row.peers) {
             self.move_difference(id, &seen.peers, &row.peers);
         }
-        let load = row.node.as_ref().map_or(Load::default(), |_| Load::of(row));
+        let load = row.node.as_ref().map_or(CellLoad::default(), |_| CellLoad::of(row));
         self.topologies.iter_mut().flatten().for_each(|topology| topology.load(id, load));
         self.seen[id.index()] = Seen { node: row.node.clone(), peers: row.peers.clone(), load };
     }
@@ -584,9 +584,9 @@ impl Domains {
     }
 
     /// Returns the capacity and requests of all nodes of a domain.
-    pub fn load(&self, topology: TopologyId, domain: Domain) -> Load {
+    pub fn load(&self, topology: TopologyId, domain: Domain) -> CellLoad {
         let topology = self.topologies[topology.0 as usize].as_ref();
-        topology.map_or(Load::default(), |topology| at(&topology.loads, domain as usize))
+        topology.map_or(CellLoad::default(), |topology| at(&topology.loads, domain as usize))
     }
 
     pub fn members(&self, topology: TopologyId, domain: Domain) -> &[NodeId] {

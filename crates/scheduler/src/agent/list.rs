@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::domains::{Domain, Domains};
 use super::object::RuleObject;
-use super::scoped::{Globals, Scope, Scoped, Weights};
+use super::scoped::{Globals, RuleScope, Scoped, Weights};
 use super::tree::WinnerTree;
 use super::view::View;
 use crate::class::Class;
@@ -13,13 +13,13 @@ use crate::inventory::{NodeId, Revision};
 use crate::rules::{self, Answers, CachedRule, Diagnosis, Key, NEUTRAL, Reasons, Salt, Standing};
 
 /// Rule objects that a list is built from, by rule; `None` where a rule does not apply.
-pub type Objects<'a> = [Option<&'a RuleObject>; CachedRule::COUNT];
+pub type ListObjects<'a> = [Option<&'a RuleObject>; CachedRule::COUNT];
 
 /// Inputs of a list.
 #[derive(Clone, Copy)]
-pub struct Sources<'a> {
+pub struct ListSources<'a> {
     pub salt: Salt,
-    pub objects: Objects<'a>,
+    pub objects: ListObjects<'a>,
     pub view: &'a View,
     pub domains: &'a Domains,
 }
@@ -67,7 +67,7 @@ fn with_room(nodes: usize) -> usize {
 
 impl RankedList {
     /// Ranks every node. `scoped` is the result of `Scoped::acquire` for the class.
-    pub fn build(class: &Arc<Class>, scoped: Option<Scoped>, from: Sources) -> Self {
+    pub fn build(class: &Arc<Class>, scoped: Option<Scoped>, from: ListSources) -> Self {
         let mut list = RankedList {
             class: class.clone(),
             scoped,
@@ -81,7 +81,7 @@ impl RankedList {
         list
     }
 
-    fn rebuild(&mut self, from: Sources) {
+    fn rebuild(&mut self, from: ListSources) {
         let nodes = from.view.rows().len();
         self.cells.clear();
         self.cell_of.clear();
@@ -138,7 +138,7 @@ impl RankedList {
 
     /// Ranks the nodes that changed since the last use. Returns their number. Rule objects and domains must be up to
     /// date.
-    pub fn repair(&mut self, from: Sources) -> usize {
+    pub fn repair(&mut self, from: ListSources) -> usize {
         let view = from.view;
         if self.revision == view.revision() {
             return 0;
@@ -176,7 +176,7 @@ impl RankedList {
     }
 
     /// Ranks the nodes that share a fine domain with a changed node.
-    fn update_neighbours(&mut self, from: Sources, id: NodeId) {
+    fn update_neighbours(&mut self, from: ListSources, id: NodeId) {
         let Some(scoped) = &self.scoped else {
             return;
         };
@@ -190,7 +190,7 @@ impl RankedList {
         }
     }
 
-    fn update(&mut self, from: Sources, id: NodeId) {
+    fn update(&mut self, from: ListSources, id: NodeId) {
         let key = self.rank(from, id);
         if !self.has_cells() {
             self.cells[0].set(id.0, key);
@@ -232,7 +232,7 @@ impl RankedList {
     }
 
     /// Returns the node's key: the part that is not constant within its cell.
-    fn rank(&self, from: Sources, id: NodeId) -> Key {
+    fn rank(&self, from: ListSources, id: NodeId) -> Key {
         let mut answers: Answers = [NEUTRAL; CachedRule::COUNT];
         for (answer, object) in answers.iter_mut().zip(&from.objects) {
             if let Some(object) = object {
@@ -294,7 +294,7 @@ impl RankedList {
     ) -> impl Iterator<Item = &'a Cell> + Clone {
         self.cells.iter().filter(move |cell| {
             let domain = |topology| scoped.domain_in(&cell.domains, topology);
-            cell.valid > 0 && scoped.refusal(&self.class, domains, Scope::Coarse, domain).is_none()
+            cell.valid > 0 && scoped.refusal(&self.class, domains, RuleScope::Coarse, domain).is_none()
         })
     }
 
@@ -356,7 +356,7 @@ impl RankedList {
             return Some(Err(reasons));
         }
         let refusal =
-            scoped.refusal(&self.class, domains, Scope::All, |topology| domains.domain_of(topology, id));
+            scoped.refusal(&self.class, domains, RuleScope::All, |topology| domains.domain_of(topology, id));
         Some(match refusal {
             Some(reasons) => Err(reasons),
             None => self
@@ -397,7 +397,8 @@ impl RankedList {
     /// Returns whether the class may go to this node.
     pub fn admits(&self, domains: &Domains, id: NodeId) -> bool {
         let domain = |topology| domains.domain_of(topology, id);
-        let refused = |scoped: &Scoped| scoped.refusal(&self.class, domains, Scope::Coarse, domain).is_some();
+        let refused =
+            |scoped: &Scoped| scoped.refusal(&self.class, domains, RuleScope::Coarse, domain).is_some();
         self.find(id).is_some_and(|(_, key)| key.is_valid()) && !self.scoped.as_ref().is_some_and(refused)
     }
 

@@ -38,7 +38,7 @@ pub struct AgentConfig {
 
 /// Answer of an agent to one request.
 #[derive(Debug)]
-pub enum Choice {
+pub enum AgentChoice {
     /// This node, which was valid at revision `seen`.
     Node { node: NodeId, seen: Revision },
     /// No node is valid.
@@ -91,7 +91,7 @@ impl Agent {
 
     /// Returns the best node for `class` in the view, from the class's ranked list, which is repaired if cached and
     /// built if not.
-    pub fn choose(&mut self, class: &Arc<Class>, now: Duration, lap: impl FnMut(Part)) -> Choice {
+    pub fn choose(&mut self, class: &Arc<Class>, now: Duration, lap: impl FnMut(Part)) -> AgentChoice {
         let seen = self.view.seen();
         let list = self.cache.list(class, self.salt, &self.view, &mut self.domains, now, lap);
         let width = class.placement.candidate_width;
@@ -103,8 +103,8 @@ impl Agent {
             (count > 0).then(|| self.candidates[(self.rng.next() % count) as usize])
         };
         match best {
-            Some(node) => Choice::Node { node, seen },
-            None => Choice::Nowhere(list.diagnose(&self.domains)),
+            Some(node) => AgentChoice::Node { node, seen },
+            None => AgentChoice::Nowhere(list.diagnose(&self.domains)),
         }
     }
 

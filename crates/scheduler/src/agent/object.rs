@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::view::View;
 use crate::class::Class;
 use crate::inventory::Revision;
-use crate::rules::{Answer, CachedRule, NEUTRAL};
+use crate::rules::{CachedRule, NEUTRAL, RuleAnswer};
 
 /// Results of one rule for one trait value, as of one revision. 2 bytes per node.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub struct RuleObject {
     rule: CachedRule,
     /// Any class with this trait: the rule reads no other part of it.
     class: Arc<Class>,
-    answers: Vec<Answer>,
+    answers: Vec<RuleAnswer>,
     revision: Revision,
 }
 
@@ -45,11 +45,11 @@ impl RuleObject {
         changed
     }
 
-    pub fn answers(&self) -> &[Answer] {
+    pub fn answers(&self) -> &[RuleAnswer] {
         &self.answers
     }
 
     pub fn bytes(&self) -> usize {
-        self.answers.capacity() * size_of::<Answer>()
+        self.answers.capacity() * size_of::<RuleAnswer>()
     }
 }

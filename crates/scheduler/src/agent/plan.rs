@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Agent, Part, View};
 use crate::class::{Class, ClassId};
-use crate::gang::{Candidate, Lacking, Plan, Topology, TopologyMode, Wanted};
+use crate::gang::{GangPlan, GangTopology, GangTopologyMode, Lacking, UnboundMember, WantedMembers};
 use crate::inventory::{Held, NodeId, Revision, Row};
 use crate::rules::Diagnosis;
 use berth_model::{Amounts, Packing, Usage};
@@ -55,7 +55,7 @@ impl Topologies {
 
 impl Agent {
     /// Places all members of `wanted`, or as many as are needed, on the view without alterations.
-    pub fn plan(&mut self, wanted: &Wanted, now: Duration, lap: impl FnMut(Part)) -> Plan {
+    pub fn plan(&mut self, wanted: &WantedMembers, now: Duration, lap: impl FnMut(Part)) -> GangPlan {
         self.view.restore();
         self.plan_upon(wanted, None, now, lap)
     }
@@ -63,11 +63,11 @@ impl Agent {
     /// Does the same on the altered view, and leaves it as it was; if the topology is required, only in `domain`.
     pub fn plan_upon(
         &mut self,
-        wanted: &Wanted,
+        wanted: &WantedMembers,
         domain: Option<&Arc<str>>,
         now: Duration,
         mut lap: impl FnMut(Part),
-    ) -> Plan {
+    ) -> GangPlan {
         let before = self.view.alterations();
         for (node, uid) in &wanted.reserved {
             self.view.alter(*node, |row| row.unreserve(uid));
@@ -85,7 +85,7 @@ impl Agent {
     }
 
     /// Returns the order in which members are placed: the largest first, as they are the hardest to place.
-    fn turns(&self, members: &[Candidate]) -> Vec<usize> {
+    fn turns(&self, members: &[UnboundMember]) -> Vec<usize> {
         let mut turns: Vec<usize> = (0..members.len()).collect();
         if distinct(members).len() > 1 {
             let most = self.view.rows().iter().fold(Amounts::default(), |most, row| Amounts {
@@ -104,18 +104,18 @@ impl Agent {
 
     fn place_in_topology(
         &mut self,
-        wanted: &Wanted,
+        wanted: &WantedMembers,
         turns: &[usize],
-        topology: &Topology,
+        topology: &GangTopology,
         domain: Option<&Arc<str>>,
         now: Duration,
-    ) -> Plan {
+    ) -> GangPlan {
         let before = self.view.alterations();
         let domains = self.topologies.get(&topology.key, &self.view);
-        if topology.mode == TopologyMode::Spread {
+        if topology.mode == GangTopologyMode::Spread {
             return self.place(wanted, turns, &Room::Spread(&topology.key, &domains), now);
         }
-        let mut best: Option<Plan> = None;
+        let mut best: Option<GangPlan> = None;
         let only = domain.map(|only| domains.iter().position(|(name, _)| name == only).into_iter().collect());
         let to_try = only.unwrap_or_else(|| self.domains_to_try(wanted, &topology.key, &domains, now));
         for at in to_try {
@@ -128,17 +128,17 @@ impl Agent {
             if let Some(lacking) = &mut plan.lacking {
                 lacking.domain = Some(name.clone());
             }
-            let worth = |plan: &Plan| (plan.complete, plan.places.len());
+            let worth = |plan: &GangPlan| (plan.complete, plan.places.len());
             if best.as_ref().is_none_or(|best| worth(&plan) > worth(best)) {
                 best = Some(plan);
             }
         }
         match best {
-            Some(plan) if plan.complete || topology.mode == TopologyMode::Required => plan,
-            None if topology.mode == TopologyMode::Required => {
+            Some(plan) if plan.complete || topology.mode == GangTopologyMode::Required => plan,
+            None if topology.mode == GangTopologyMode::Required => {
                 let class = wanted.members[turns[0]].class.clone();
                 let lacking = Lacking { class, diagnosis: Diagnosis::default(), domain: None };
-                Plan { complete: false, places: Vec::new(), lacking: Some(lacking) }
+                GangPlan { complete: false, places: Vec::new(), lacking: Some(lacking) }
             }
             _ => self.place(wanted, turns, &Room::Anywhere, now),
         }
@@ -149,7 +149,7 @@ impl Agent {
     /// ones, most room first.
     fn domains_to_try(
         &mut self,
-        wanted: &Wanted,
+        wanted: &WantedMembers,
         key: &Arc<str>,
         domains: &Nodes,
         now: Duration,
@@ -185,7 +185,7 @@ impl Agent {
     }
 
     /// Returns the index of the domain with the most placed members, if there are any.
-    fn home(&self, wanted: &Wanted, key: &Arc<str>, domains: &Nodes) -> Option<usize> {
+    fn home(&self, wanted: &WantedMembers, key: &Arc<str>, domains: &Nodes) -> Option<usize> {
         let mut there: BTreeMap<&str, usize> = BTreeMap::new();
         for node in wanted.placed.iter().filter_map(|id| self.view.row(*id).node.as_ref()) {
             if let Some(value) = node.labels.get(key) {
@@ -198,7 +198,7 @@ impl Agent {
 
     /// Returns the domains that could hold all members if they were empty enough: only that of placed members, if there
     /// are any; otherwise all, most room for the first class first.
-    pub fn roomiest(&mut self, wanted: &Wanted, key: &Arc<str>, now: Duration) -> Vec<Arc<str>> {
+    pub fn roomiest(&mut self, wanted: &WantedMembers, key: &Arc<str>, now: Duration) -> Vec<Arc<str>> {
         let domains = self.topologies.get(key, &self.view);
         if let Some(home) = self.home(wanted, key, &domains) {
             return vec![domains[home].0.clone()];
@@ -221,8 +221,8 @@ impl Agent {
 
     /// Places members one after the other: first those that every role needs, then the rest. A member with a
     /// reservation goes to the reserved node: all reservations were found to fit together.
-    fn place(&mut self, wanted: &Wanted, turns: &[usize], room: &Room, now: Duration) -> Plan {
-        let mut plan = Plan { complete: true, places: Vec::new(), lacking: None };
+    fn place(&mut self, wanted: &WantedMembers, turns: &[usize], room: &Room, now: Duration) -> GangPlan {
+        let mut plan = GangPlan { complete: true, places: Vec::new(), lacking: None };
         let mut need = wanted.need.to_vec();
         let mut placed = vec![false; wanted.members.len()];
         let mut in_vain: BTreeSet<ClassId> = BTreeSet::new();
@@ -327,7 +327,7 @@ impl Room<'_> {
     }
 
     /// Returns the number of placed members by domain. Empty unless members are to be spread.
-    fn load(&self, wanted: &Wanted, view: &View) -> Vec<usize> {
+    fn load(&self, wanted: &WantedMembers, view: &View) -> Vec<usize> {
         let Room::Spread(key, domains) = self else {
             return Vec::new();
         };
@@ -343,7 +343,7 @@ impl Room<'_> {
 }
 
 /// Returns each class once, in the order of the members.
-fn distinct(members: &[Candidate]) -> Vec<&Arc<Class>> {
+fn distinct(members: &[UnboundMember]) -> Vec<&Arc<Class>> {
     let mut seen = BTreeSet::new();
     members.iter().map(|member| &member.class).filter(|class| seen.insert(class.id)).collect()
 }

@@ -54,18 +54,18 @@ impl DomainCount {
 
 /// Selection of rules by topology: all, coarse or fine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub enum RuleScope {
     All,
     Coarse,
     Fine,
 }
 
-impl Scope {
+impl RuleScope {
     fn has(self, look: DomainCount) -> bool {
         match self {
-            Scope::All => true,
-            Scope::Coarse => look.coarse,
-            Scope::Fine => !look.coarse,
+            RuleScope::All => true,
+            RuleScope::Coarse => look.coarse,
+            RuleScope::Fine => !look.coarse,
         }
     }
 }
@@ -230,7 +230,7 @@ impl Scoped {
         &self,
         class: &Class,
         domains: &Domains,
-        scope: Scope,
+        scope: RuleScope,
         domain: impl Fn(TopologyId) -> Domain,
     ) -> Option<Reasons> {
         let here = |look: DomainCount| domains.pods(look.count, domain(look.topology));
@@ -271,14 +271,14 @@ impl Scoped {
         &self,
         class: &Class,
         domains: &Domains,
-        scope: Scope,
+        scope: RuleScope,
         domain: impl Fn(TopologyId) -> Domain,
     ) -> Option<Reasons> {
         let ((topology, coarse), limit) = (self.limit?, class.placement.limit.as_ref()?);
         let in_scope = match scope {
-            Scope::All => true,
-            Scope::Coarse => coarse,
-            Scope::Fine => !coarse,
+            RuleScope::All => true,
+            RuleScope::Coarse => coarse,
+            RuleScope::Fine => !coarse,
         };
         let cell = domain(topology);
         if !in_scope || cell == NO_DOMAIN {
@@ -288,7 +288,7 @@ impl Scoped {
     }
 
     /// Returns the negated score of pods in the same domains: smaller is better.
-    fn pods(&self, domains: &Domains, scope: Scope, domain: impl Fn(TopologyId) -> Domain) -> i64 {
+    fn pods(&self, domains: &Domains, scope: RuleScope, domain: impl Fn(TopologyId) -> Domain) -> i64 {
         let here = |look: &DomainCount| domains.pods(look.count, domain(look.topology)).unwrap_or(0);
         let in_scope = self.preferred.iter().filter(|(look, _)| scope.has(*look));
         -in_scope.map(|(look, weight)| weight * here(look)).sum::<i64>()
@@ -300,10 +300,10 @@ impl Scoped {
             return key;
         }
         let domain = |topology| domains.domain_of(topology, id);
-        if let Some(reasons) = self.refusal(class, domains, Scope::Fine, domain) {
+        if let Some(reasons) = self.refusal(class, domains, RuleScope::Fine, domain) {
             return Key::invalid(reasons);
         }
-        let pods = self.pods(domains, Scope::Fine, domain);
+        let pods = self.pods(domains, RuleScope::Fine, domain);
         let mut constraints = self.fine_soft();
         let spread = match (constraints.next(), constraints.next()) {
             (None, _) => 0,
@@ -364,7 +364,7 @@ impl Scoped {
             }
             spread += pod_topology_spread::cost(&class.spec.spread.constraints[*at], pods, *weight);
         }
-        (self.pods(domains, Scope::Coarse, domain), spread)
+        (self.pods(domains, RuleScope::Coarse, domain), spread)
     }
 
     /// Returns the cost of the fine part of a key's spread, in the units of [`Scoped::cell`].

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Agent, Choice, Part};
+use super::{Agent, AgentChoice, Part};
 use crate::class::{Class, ClassId};
 use crate::inventory::NodeId;
 use crate::objects::{Budgets, Spending};
@@ -116,9 +116,9 @@ impl Agent {
         lenders: &[Arc<str>],
         now: Duration,
         lap: impl FnMut(Part),
-    ) -> Result<Survey, Choice> {
+    ) -> Result<Survey, AgentChoice> {
         let choice = self.choose(class, now, lap);
-        if matches!(choice, Choice::Node { .. }) {
+        if matches!(choice, AgentChoice::Node { .. }) {
             return Err(choice);
         }
         let standings = self.standings(class.id);

@@ -4,7 +4,7 @@ mod model;
 
 use super::*;
 use crate::class::Classifier;
-use crate::rules::{AgentLimit, Placement};
+use crate::rules::{AgentLimit, PlacementSettings};
 use berth_model::{Identity, PodSpec};
 use model::Model;
 use proptest::prelude::*;
@@ -419,7 +419,8 @@ fn serve(
 fn limited(most: u8) -> Vec<Arc<Class>> {
     let of = |from: Option<u64>| {
         let agents = from.map(|from| AgentLimit { most, from });
-        let mut classifier = Classifier::new(Placement { agents, ..Placement::default() }.into());
+        let mut classifier =
+            Classifier::new(PlacementSettings { agents, ..PlacementSettings::default() }.into());
         classifier.classify(&Arc::new(PodSpec::default()), &Identity::default(), 0)
     };
     vec![of(Some(1)), of(Some(6)), of(None)]

@@ -1,13 +1,13 @@
 //! Outcomes of what the engine has handed to its [`Outlet`](super::Outlet). Each call settles one pod.
 
 use super::Engine;
-use crate::placement::{Binding, ClaimOrder, Outcome};
+use crate::placement::{BindOutcome, Binding, ClaimOrder};
 use crate::scheduler::Eviction;
 
 impl Engine {
     /// Settles a bind: confirms the charge of the pod, or releases it and requeues the pod. To be called exactly once for each bind.
     /// Bounded by the pod.
-    pub fn bind_finished(&self, binding: &Binding, outcome: Outcome) {
+    pub fn bind_finished(&self, binding: &Binding, outcome: BindOutcome) {
         self.with(|scheduler, now| scheduler.bind_finished(binding, outcome, now));
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::hints::{Hint, Taken};
-use crate::objects::{Kind, Object, ObjectName};
+use crate::objects::{ClusterObject, ObjectKind, ObjectName};
 use berth_model::{Node, Pod};
 
 impl Engine {
@@ -50,18 +50,18 @@ impl Engine {
 
     /// Upserts an object of another kind. Bounded by the number of known pods: a namespace, a quota or an allocation may
     /// concern them all.
-    pub fn apply_object(&self, object: Object) {
+    pub fn apply_object(&self, object: ClusterObject) {
         self.with(|scheduler, _| scheduler.apply_object(object));
     }
 
     /// Removes an object of another kind. Bounded as [`Engine::apply_object`].
-    pub fn delete_object(&self, kind: Kind, object: &ObjectName) {
+    pub fn delete_object(&self, kind: ObjectKind, object: &ObjectName) {
         self.with(|scheduler, _| scheduler.delete_object(kind, object));
     }
 
     /// Ends a list of objects of this kind: removes all others. Returns [`Engine::synced`]. Bounded by the number of known objects of
     /// the kind, and for each that is removed as [`Engine::apply_object`].
-    pub fn retain_objects(&self, kind: Kind, listed: &HashSet<ObjectName>) -> bool {
+    pub fn retain_objects(&self, kind: ObjectKind, listed: &HashSet<ObjectName>) -> bool {
         self.with(|scheduler, _| {
             scheduler.retain_objects(kind, listed);
             scheduler.synced()

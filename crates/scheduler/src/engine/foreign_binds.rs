@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::Engine;
-use crate::placement::{Binding, Outcome, Truth};
+use crate::placement::{BindOutcome, Binding, Truth};
 use crate::scheduler::{BindReview, ExtenderBind};
 use berth_model::Pod;
 
@@ -34,7 +34,7 @@ impl Engine {
     }
 
     /// Settles a bind of [`ExtenderBind::Begin`]: confirms the charge or releases it. To be called exactly once for each.
-    pub fn extender_bind_finished(&self, binding: &Binding, outcome: &Outcome) {
+    pub fn extender_bind_finished(&self, binding: &Binding, outcome: &BindOutcome) {
         self.with(|scheduler, _| scheduler.extender_bind_finished(binding, outcome));
     }
 }

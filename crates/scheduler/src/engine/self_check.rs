@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::invariants::Violation;
 use crate::inventory::Discrepancy;
-use crate::scheduler::Difference;
+use crate::scheduler::StateDifference;
 use berth_model::{Node, Pod};
 
 impl Engine {
@@ -18,12 +18,12 @@ impl Engine {
     }
 
     /// Compares with complete lists of live pods and nodes; sorted. Changes nothing. Bounded by the number of pods and nodes.
-    pub fn differences(&self, pods: &[Pod], nodes: &[Node]) -> Vec<Difference> {
+    pub fn differences(&self, pods: &[Pod], nodes: &[Node]) -> Vec<StateDifference> {
         self.with(|scheduler, _| scheduler.differences(pods, nodes))
     }
 
     /// Takes over the listed objects for these differences and returns the number of repairs. Bounded by the number of pods and nodes.
-    pub fn mend(&self, differences: &[Difference], pods: &[Pod], nodes: &[Node]) -> usize {
+    pub fn mend(&self, differences: &[StateDifference], pods: &[Pod], nodes: &[Node]) -> usize {
         self.with(|scheduler, now| scheduler.mend(differences, pods, nodes, now))
     }
 }

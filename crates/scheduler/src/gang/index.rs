@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{Allocation, AllocationKind, AllocationName, COSCHEDULING_LABEL, Members};
+use super::{Allocation, AllocationKind, AllocationName, COSCHEDULING_LABEL, RoleMembers};
 use berth_model::{LabelSelector, Operator, Peer};
 
 /// The allocation that a pod belongs to.
@@ -154,9 +154,9 @@ fn precedence(a: &Allocation, b: &Allocation, named: Option<&AllocationName>) ->
 fn clues_of(allocation: &Allocation) -> BTreeSet<Clue> {
     let AllocationName { kind, namespace, name } = &allocation.name;
     let namespace = || namespace.clone();
-    let clue = |members: &Members| match members {
-        Members::Selected(LabelSelector::Nothing) => None,
-        Members::Selected(LabelSelector::All(requirements)) => {
+    let clue = |members: &RoleMembers| match members {
+        RoleMembers::Selected(LabelSelector::Nothing) => None,
+        RoleMembers::Selected(LabelSelector::All(requirements)) => {
             let single = requirements.iter().find_map(|requirement| match &requirement.operator {
                 Operator::In(values) if values.len() == 1 => {
                     Some((requirement.key.clone(), values[0].clone()))
@@ -168,13 +168,13 @@ fn clues_of(allocation: &Allocation) -> BTreeSet<Clue> {
                 None => Clue::Any { namespace: namespace() },
             })
         }
-        Members::Owned(owner) => {
+        RoleMembers::Owned(owner) => {
             Some(Clue::Owner { namespace: namespace(), kind: owner.kind.clone(), name: owner.name.clone() })
         }
-        Members::Grouped if *kind == AllocationKind::Coscheduling => {
+        RoleMembers::Grouped if *kind == AllocationKind::Coscheduling => {
             Some(Clue::Label { namespace: namespace(), key: COSCHEDULING_LABEL.into(), value: name.clone() })
         }
-        Members::Grouped => Some(Clue::Group { namespace: namespace(), name: name.clone() }),
+        RoleMembers::Grouped => Some(Clue::Group { namespace: namespace(), name: name.clone() }),
     };
     allocation.roles.iter().filter_map(|role| clue(&role.members)).collect()
 }
@@ -182,20 +182,20 @@ fn clues_of(allocation: &Allocation) -> BTreeSet<Clue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::{OwnerName, Role};
-    use berth_model::{Identity, Owner, Requirement};
+    use crate::gang::{GangRole, OwnerName};
+    use berth_model::{Identity, PodOwner, Requirement};
 
     fn name(kind: AllocationKind, name: &str) -> AllocationName {
         AllocationName { kind, namespace: "ns".into(), name: name.into() }
     }
 
-    fn allocation(of: AllocationName, created_s: i64, members: Members) -> Allocation {
+    fn allocation(of: AllocationName, created_s: i64, members: RoleMembers) -> Allocation {
         Allocation {
             uid: format!("uid-{}", of.name).into(),
             name: of,
             generation: 1,
             created_s,
-            roles: [Role { name: "".into(), members, minimum: 2 }].into(),
+            roles: [GangRole { name: "".into(), members, minimum: 2 }].into(),
             timeout: None,
             topology: None,
             was_scheduled: false,
@@ -203,12 +203,12 @@ mod tests {
         }
     }
 
-    fn with_label(key: &str, values: &[&str]) -> Members {
+    fn with_label(key: &str, values: &[&str]) -> RoleMembers {
         let operator = match values {
             [] => Operator::Exists,
             values => Operator::In(values.iter().map(|value| Arc::from(*value)).collect()),
         };
-        Members::Selected(LabelSelector::All([Requirement { key: key.into(), operator }].into()))
+        RoleMembers::Selected(LabelSelector::All([Requirement { key: key.into(), operator }].into()))
     }
 
     fn pod(namespace: &str, labels: &[(&str, &str)]) -> Peer {
@@ -230,14 +230,14 @@ mod tests {
         all.apply(allocation(name(Ours, "one"), 5, with_label("job", &["one"])));
         all.apply(allocation(name(Ours, "some"), 5, with_label("gpu", &[])));
         let owner = OwnerName { kind: "Job".into(), name: "train".into() };
-        all.apply(allocation(name(Ours, "owned"), 5, Members::Owned(owner)));
-        all.apply(allocation(name(Coscheduling, "cos"), 5, Members::Grouped));
-        all.apply(allocation(name(PodGroup, "group"), 5, Members::Grouped));
+        all.apply(allocation(name(Ours, "owned"), 5, RoleMembers::Owned(owner)));
+        all.apply(allocation(name(Coscheduling, "cos"), 5, RoleMembers::Grouped));
+        all.apply(allocation(name(PodGroup, "group"), 5, RoleMembers::Grouped));
         assert_eq!(found(&all, &pod("ns", &[("job", "one")])).as_deref(), Some("one"));
         assert_eq!(found(&all, &pod("ns", &[("gpu", "any")])).as_deref(), Some("some"));
         assert_eq!(found(&all, &pod("ns", &[(COSCHEDULING_LABEL, "cos")])).as_deref(), Some("cos"));
         assert_eq!(found(&all, &pod("elsewhere", &[("job", "one")])), None);
-        let owner = Owner { api_version: "batch/v1".into(), kind: "Job".into(), name: "train".into() };
+        let owner = PodOwner { api_version: "batch/v1".into(), kind: "Job".into(), name: "train".into() };
         assert_eq!(found(&all, &Peer { owner: Some(owner), ..pod("ns", &[]) }).as_deref(), Some("owned"));
         assert_eq!(
             found(&all, &Peer { group: Some("group".into()), ..pod("ns", &[]) }).as_deref(),
@@ -269,7 +269,9 @@ mod tests {
         let one = allocation(name(AllocationKind::Allocation, "a"), 9, with_label("job", &["x"]));
         assert!(all.apply(one.clone()));
         assert!(!all.apply(one.clone()));
-        assert!(all.apply(Allocation { roles: [Role { minimum: 3, ..one.roles[0].clone() }].into(), ..one }));
+        assert!(
+            all.apply(Allocation { roles: [GangRole { minimum: 3, ..one.roles[0].clone() }].into(), ..one })
+        );
         assert_eq!(all.names().count(), 1);
     }
 }

@@ -9,8 +9,8 @@ mod plan;
 mod spec;
 
 pub use index::{Allocations, Membership};
-pub use plan::{Candidate, Lacking, Plan, Wanted};
+pub use plan::{GangPlan, Lacking, UnboundMember, WantedMembers};
 pub use spec::{
-    Allocation, AllocationKind, AllocationName, AllocationStatus, COSCHEDULING_LABEL, Members, OwnerName,
-    Phase, Role, RoleStatus, Topology, TopologyMode,
+    Allocation, AllocationKind, AllocationName, COSCHEDULING_LABEL, GangRole, GangRoleStatus, GangStatus,
+    GangTopology, GangTopologyMode, OwnerName, Phase, RoleMembers,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Topology;
+use super::GangTopology;
 use crate::class::Class;
 use crate::inventory::NodeId;
 use crate::rules::Diagnosis;
@@ -10,7 +10,7 @@ use berth_model::Holding;
 
 /// An unbound member.
 #[derive(Debug, Clone)]
-pub struct Candidate {
+pub struct UnboundMember {
     pub uid: Arc<str>,
     pub class: Arc<Class>,
     pub holding: Holding,
@@ -20,12 +20,12 @@ pub struct Candidate {
 
 /// Members to place together.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct WantedMembers {
     /// In queue order. Not empty.
-    pub members: Vec<Candidate>,
+    pub members: Vec<UnboundMember>,
     /// Required number of placed members by role; if one is not reached, none is placed.
     pub need: Box<[u32]>,
-    pub topology: Option<Topology>,
+    pub topology: Option<GangTopology>,
     /// Nodes of members that are placed already.
     pub placed: Vec<NodeId>,
     /// Capacity reserved for members (by uid), available to them.
@@ -34,10 +34,10 @@ pub struct Wanted {
 
 /// Placement found by an agent.
 #[derive(Debug)]
-pub struct Plan {
+pub struct GangPlan {
     /// Every role reaches its required number.
     pub complete: bool,
-    /// Members by their index in [`Wanted::members`], in the order of placement. The partial placement if the plan is
+    /// Members by their index in [`WantedMembers::members`], in the order of placement. The partial placement if the plan is
     /// not complete.
     pub places: Vec<(usize, NodeId)>,
     /// The first member that could not be placed.

@@ -33,11 +33,11 @@ pub struct Allocation {
     /// Creation time in seconds since the epoch: if two allocations match a pod, it belongs to the older one.
     pub created_s: i64,
     /// Not empty. A pod belongs to the first role that it matches.
-    pub roles: Box<[Role]>,
+    pub roles: Box<[GangRole]>,
     /// Scheduling timeout; starts once enough members exist. After it, the allocation is not retried until it changes.
     /// `None`: no timeout.
     pub timeout: Option<Duration>,
-    pub topology: Option<Topology>,
+    pub topology: Option<GangTopology>,
     /// The minimum was bound before, according to the object: later members are scheduled one by one.
     pub was_scheduled: bool,
     /// Why the spec is invalid; the members wait.
@@ -46,10 +46,10 @@ pub struct Allocation {
 
 /// A group of pods in an allocation, with its own minimum.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Role {
+pub struct GangRole {
     /// Empty if there is only one role.
     pub name: Arc<str>,
-    pub members: Members,
+    pub members: RoleMembers,
     /// Minimum number of pods scheduled together, all or nothing. At least 1, except 0 for a group without gang
     /// scheduling.
     pub minimum: u32,
@@ -57,7 +57,7 @@ pub struct Role {
 
 /// Selects the pods of a role, in the allocation's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Members {
+pub enum RoleMembers {
     /// Pods with these labels.
     Selected(LabelSelector),
     /// Pods with this controller.
@@ -75,14 +75,14 @@ pub struct OwnerName {
 
 /// Placement of the members relative to each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Topology {
+pub struct GangTopology {
     /// Node label: nodes with the same value are one domain.
     pub key: Arc<str>,
-    pub mode: TopologyMode,
+    pub mode: GangTopologyMode,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TopologyMode {
+pub enum GangTopologyMode {
     /// All pods in one domain, or none is placed.
     Required,
     /// All pods in one domain if one has capacity, else on any nodes.
@@ -101,11 +101,11 @@ impl Allocation {
             return None;
         }
         self.roles.iter().position(|role| match &role.members {
-            Members::Selected(selector) => selector.matches(&pod.identity.labels),
-            Members::Owned(owner) => {
+            RoleMembers::Selected(selector) => selector.matches(&pod.identity.labels),
+            RoleMembers::Owned(owner) => {
                 pod.owner.as_ref().is_some_and(|o| o.kind == owner.kind && o.name == owner.name)
             }
-            Members::Grouped => {
+            RoleMembers::Grouped => {
                 let named = match self.name.kind {
                     AllocationKind::Coscheduling => pod.identity.labels.get(COSCHEDULING_LABEL),
                     _ => pod.group.as_deref(),
@@ -140,7 +140,7 @@ pub enum Phase {
 
 /// Status of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AllocationStatus {
+pub struct GangStatus {
     pub name: AllocationName,
     pub uid: Arc<str>,
     pub observed_generation: i64,
@@ -149,7 +149,7 @@ pub struct AllocationStatus {
     pub message: Arc<str>,
     /// A change that would let it be scheduled, if one is known.
     pub help: Option<Arc<str>>,
-    pub roles: Box<[RoleStatus]>,
+    pub roles: Box<[GangRoleStatus]>,
     /// Number of bound members by topology domain, or by node without a topology; the fullest first, truncated.
     pub placement: Box<[(Arc<str>, u32)]>,
     /// Number of matching pods that belong to an older allocation.
@@ -158,7 +158,7 @@ pub struct AllocationStatus {
 
 /// Pod counts of one role.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RoleStatus {
+pub struct GangRoleStatus {
     pub name: Arc<str>,
     pub minimum: u32,
     pub members: u32,

@@ -24,7 +24,7 @@ pub const TERMS_MAX: usize = 16;
 
 /// Pods of one namespace, selected by labels.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Workload {
+pub struct SelectedPods {
     pub namespace: Arc<str>,
     /// The workload's `spec.selector`. A selector that matches nothing, or everything, is invalid.
     pub selector: LabelSelector,
@@ -34,9 +34,9 @@ pub struct Workload {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hint {
     /// Workload whose pods are placed by the hint.
-    pub of: Workload,
+    pub of: SelectedPods,
     /// Workload whose pods are to be near or apart.
-    pub other: Workload,
+    pub other: SelectedPods,
     /// 1 to 100: near; -1 to -100: apart.
     pub weight: i32,
 }
@@ -77,7 +77,7 @@ impl Hint {
     }
 
     fn term(&self) -> WeightedPodTerm {
-        let Workload { namespace, selector } = &self.other;
+        let SelectedPods { namespace, selector } = &self.other;
         let selector = PodSelector {
             namespaces: [namespace.clone()].into(),
             namespace_selector: LabelSelector::Nothing,
@@ -87,7 +87,7 @@ impl Hint {
     }
 }
 
-impl Workload {
+impl SelectedPods {
     fn is_valid(&self) -> bool {
         let says_something = |selector: &LabelSelector| match selector {
             LabelSelector::Nothing => false,
@@ -106,13 +106,13 @@ impl Hints {
         valid.sort_by(|a, b| b.weight.abs().cmp(&a.weight.abs()).then_with(|| a.cmp(b)));
         valid.truncate(HINTS_MAX);
         let len = valid.len();
-        let mut terms: BTreeMap<Workload, Vec<WeightedPodTerm>> = BTreeMap::new();
+        let mut terms: BTreeMap<SelectedPods, Vec<WeightedPodTerm>> = BTreeMap::new();
         for hint in valid {
             let term = hint.term();
             terms.entry(hint.of).or_default().push(term);
         }
         let mut hints = Hints { len, ..Hints::default() };
-        for (Workload { namespace, selector }, terms) in terms {
+        for (SelectedPods { namespace, selector }, terms) in terms {
             hints.namespaces.entry(namespace).or_default().add(selector, strongest(terms));
         }
         (hints, given - len)

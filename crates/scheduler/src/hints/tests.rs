@@ -6,8 +6,8 @@ fn app(name: &str) -> LabelSelector {
     LabelSelector::All([Requirement { key: "app".into(), operator }].into())
 }
 
-fn workload(name: &str) -> Workload {
-    Workload { namespace: "x".into(), selector: app(name) }
+fn workload(name: &str) -> SelectedPods {
+    SelectedPods { namespace: "x".into(), selector: app(name) }
 }
 
 fn hint(of: &str, other: &str, weight: i32) -> Hint {
@@ -41,7 +41,7 @@ fn a_pod_gets_the_terms_of_the_workloads_that_select_it_in_its_namespace() {
 
 #[test]
 fn a_pod_of_two_workloads_gets_the_strongest_terms_of_both_each_once() {
-    let front = Workload {
+    let front = SelectedPods {
         namespace: "x".into(),
         selector: LabelSelector::All([Requirement { key: "tier".into(), operator: Operator::Exists }].into()),
     };
@@ -67,14 +67,14 @@ fn terms_are_bounded_and_the_strongest_stay() {
 
 #[test]
 fn a_hint_that_says_nothing_is_refused() {
-    let nothing = |selector| Workload { namespace: "x".into(), selector };
+    let nothing = |selector| SelectedPods { namespace: "x".into(), selector };
     let wrong = [
         hint("web", "db", 0),
         hint("web", "db", 101),
         hint("web", "db", i32::MIN),
         Hint { of: nothing(LabelSelector::Nothing), ..hint("web", "db", 50) },
         Hint { other: nothing(LabelSelector::All([].into())), ..hint("web", "db", 50) },
-        Hint { of: Workload { namespace: "".into(), selector: app("web") }, ..hint("web", "db", 50) },
+        Hint { of: SelectedPods { namespace: "".into(), selector: app("web") }, ..hint("web", "db", 50) },
     ];
     let (hints, refused) = Hints::new(wrong);
     assert_eq!((hints.len(), refused), (0, 6));

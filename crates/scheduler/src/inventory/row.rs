@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Revision, Shares, Tiers};
+use super::{QuotaShares, Revision, Tiers};
 use berth_model::{
     Amounts, CsiVolume, Disk, Extended, HeldVolumes, Holding, HostPort, Node, NodeStorage, Peer,
     StaticVolume, Usage,
@@ -31,7 +31,7 @@ pub struct Row {
     /// Requests of the pods by priority.
     pub tiers: Tiers,
     /// Requests of the pods by quota.
-    pub shares: Shares,
+    pub shares: QuotaShares,
     /// Pods of this node as the rules of other pods see them.
     pub peers: Peers,
     /// Attach limits, and the attachments listed by the attach controller; `None`: unknown.

@@ -7,7 +7,7 @@ use berth_model::Usage;
 
 /// Shares sorted by quota. `None`: no pod of the node belongs to a quota.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shares(Option<Arc<Vec<Share>>>);
+pub struct QuotaShares(Option<Arc<Vec<Share>>>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Share {
@@ -16,7 +16,7 @@ struct Share {
     pods: u32,
 }
 
-impl Shares {
+impl QuotaShares {
     /// Returns the sum over these quotas; `None`: none of them has a pod here.
     pub fn of(&self, quotas: &[Arc<str>]) -> Option<Held> {
         let shares = self.0.iter().flat_map(|shares| shares.iter());
@@ -71,7 +71,7 @@ mod tests {
         fn shares_are_what_a_recount_of_the_pods_of_each_quota_gives(
             events in prop::collection::vec((any::<bool>(), prop::option::of(0u8..3), 0i64..5), 0..60),
         ) {
-            let (mut shares, mut pods) = (Shares::default(), Vec::new());
+            let (mut shares, mut pods) = (QuotaShares::default(), Vec::new());
             for (comes, quota, cpu) in events {
                 let quota = quota.map(|quota| Arc::from(quota.to_string()));
                 if comes || pods.is_empty() {
@@ -81,7 +81,7 @@ mod tests {
                     let (quota, cpu) = pods.swap_remove(cpu as usize % pods.len());
                     shares.remove(quota.as_ref(), &usage(cpu));
                 }
-                let mut fresh = Shares::default();
+                let mut fresh = QuotaShares::default();
                 pods.iter().for_each(|(quota, cpu)| fresh.add(quota.as_ref(), &usage(*cpu)));
                 prop_assert_eq!(&shares, &fresh);
                 let two = [Arc::from("0"), Arc::from("2")];

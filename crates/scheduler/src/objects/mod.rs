@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 pub use budgets::{Budgets, DisruptionBudget, Spending};
 pub use volumes::{
-    Attachment, BindingError, Capacity, Claim, ClaimRef, ClaimRequest, Progress, Resolved, StorageClass,
-    Volume, VolumeNews, Volumes, Wanted,
+    Attachment, BindingError, Capacity, Claim, ClaimProgress, ClaimRef, ClaimRequest, Resolved, StorageClass,
+    Volume, VolumeNews, Volumes, WantedVolume,
 };
 
 pub use spreading::{default_constraint, system_defaults};
@@ -29,7 +29,7 @@ use spreading::Spreading;
 
 /// Kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ObjectKind {
     Namespace,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -51,10 +51,14 @@ pub enum Kind {
     Quota,
 }
 
-impl Kind {
+impl ObjectKind {
     /// Kinds that select pods for default topology spread.
-    pub const SPREADING: [Kind; 4] =
-        [Kind::Service, Kind::ReplicationController, Kind::ReplicaSet, Kind::StatefulSet];
+    pub const SPREADING: [ObjectKind; 4] = [
+        ObjectKind::Service,
+        ObjectKind::ReplicationController,
+        ObjectKind::ReplicaSet,
+        ObjectKind::StatefulSet,
+    ];
 }
 
 /// Name of an object.
@@ -67,7 +71,7 @@ pub struct ObjectName {
 
 /// The part of an object that scheduling reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Object {
+pub enum ClusterObject {
     Namespace {
         name: Arc<str>,
         labels: Labels,
@@ -86,9 +90,9 @@ pub enum Object {
     },
     Capacity(Capacity),
     Attachment(Attachment),
-    /// One of [`Kind::SPREADING`], and the pods it selects; for a service only single labels.
+    /// One of [`ObjectKind::SPREADING`], and the pods it selects; for a service only single labels.
     Selecting {
-        kind: Kind,
+        kind: ObjectKind,
         name: ObjectName,
         selector: LabelSelector,
     },
@@ -125,7 +129,7 @@ impl From<VolumeNews> for Affected {
 
 /// All stores.
 #[derive(Debug, Default)]
-pub struct Objects {
+pub struct ObjectStores {
     namespaces: HashMap<Arc<str>, Labels>,
     pub volumes: Volumes,
     pub budgets: Budgets,
@@ -136,35 +140,37 @@ pub struct Objects {
     spreading: Spreading,
 }
 
-impl Objects {
+impl ObjectStores {
     /// Creates empty stores with the default spread constraints for pods without their own; the selectors of the
     /// defaults are ignored.
     pub fn new(default_spread: Spread) -> Self {
-        Objects { spreading: Spreading::new(default_spread), ..Objects::default() }
+        ObjectStores { spreading: Spreading::new(default_spread), ..ObjectStores::default() }
     }
 
     /// Upserts an object.
-    pub fn apply(&mut self, object: Object) -> Affected {
+    pub fn apply(&mut self, object: ClusterObject) -> Affected {
         match object {
-            Object::Namespace { name, labels } => {
+            ClusterObject::Namespace { name, labels } => {
                 let known = self.namespaces.insert(name.clone(), labels.clone());
                 if known.as_ref() == Some(&labels) { Affected::Nothing } else { Affected::Everyone(name) }
             }
-            Object::Volume(volume) => self.volumes.apply_volume(volume).into(),
-            Object::Claim(claim) => self.volumes.apply_claim(claim).into(),
-            Object::StorageClass(class) => self.volumes.apply_class(class).into(),
-            Object::CsiNode { name, limits } => self.volumes.apply_limits(&name, limits).into(),
-            Object::CsiDriver { name, tells_capacity } => {
+            ClusterObject::Volume(volume) => self.volumes.apply_volume(volume).into(),
+            ClusterObject::Claim(claim) => self.volumes.apply_claim(claim).into(),
+            ClusterObject::StorageClass(class) => self.volumes.apply_class(class).into(),
+            ClusterObject::CsiNode { name, limits } => self.volumes.apply_limits(&name, limits).into(),
+            ClusterObject::CsiDriver { name, tells_capacity } => {
                 self.volumes.apply_driver(&name, tells_capacity).into()
             }
-            Object::Capacity(capacity) => self.volumes.apply_capacity(capacity).into(),
-            Object::Attachment(attachment) => self.volumes.apply_attachment(attachment).into(),
-            Object::Selecting { kind, name, selector } => self.spreading.apply(kind, name, selector),
-            Object::DisruptionBudget(budget) => {
+            ClusterObject::Capacity(capacity) => self.volumes.apply_capacity(capacity).into(),
+            ClusterObject::Attachment(attachment) => self.volumes.apply_attachment(attachment).into(),
+            ClusterObject::Selecting { kind, name, selector } => self.spreading.apply(kind, name, selector),
+            ClusterObject::DisruptionBudget(budget) => {
                 self.budgets.apply(budget);
                 Affected::Nothing
             }
-            Object::Allocation(_) | Object::Policy(_) | Object::Quota(_) => Affected::Nothing,
+            ClusterObject::Allocation(_) | ClusterObject::Policy(_) | ClusterObject::Quota(_) => {
+                Affected::Nothing
+            }
         }
     }
 
@@ -174,17 +180,18 @@ impl Objects {
     }
 
     /// Deletes an object.
-    pub fn delete(&mut self, kind: Kind, object: &ObjectName) -> Affected {
+    pub fn delete(&mut self, kind: ObjectKind, object: &ObjectName) -> Affected {
         match kind {
             // Its pods are being deleted, too; their known labels stay valid until then.
-            Kind::Namespace => {
+            ObjectKind::Namespace => {
                 self.namespaces.remove(&object.name);
                 Affected::Nothing
             }
-            Kind::Service | Kind::ReplicationController | Kind::ReplicaSet | Kind::StatefulSet => {
-                self.spreading.delete(kind, object)
-            }
-            Kind::DisruptionBudget => {
+            ObjectKind::Service
+            | ObjectKind::ReplicationController
+            | ObjectKind::ReplicaSet
+            | ObjectKind::StatefulSet => self.spreading.delete(kind, object),
+            ObjectKind::DisruptionBudget => {
                 self.budgets.delete(object);
                 Affected::Nothing
             }
@@ -193,22 +200,23 @@ impl Objects {
     }
 
     /// Handles a complete list of all objects of this kind: deletes objects that are not in it.
-    pub fn retain(&mut self, kind: Kind, listed: &HashSet<ObjectName>) -> Vec<Affected> {
+    pub fn retain(&mut self, kind: ObjectKind, listed: &HashSet<ObjectName>) -> Vec<Affected> {
         let gone: Vec<_> = self.names(kind).into_iter().filter(|name| !listed.contains(name)).collect();
         gone.iter().map(|name| self.delete(kind, name)).collect()
     }
 
     /// Sorted.
-    fn names(&self, kind: Kind) -> Vec<ObjectName> {
+    fn names(&self, kind: ObjectKind) -> Vec<ObjectName> {
         let mut names: Vec<_> = match kind {
-            Kind::Namespace => {
+            ObjectKind::Namespace => {
                 let name = |name: &Arc<str>| ObjectName { namespace: Arc::from(""), name: name.clone() };
                 self.namespaces.keys().map(name).collect()
             }
-            Kind::Service | Kind::ReplicationController | Kind::ReplicaSet | Kind::StatefulSet => {
-                self.spreading.names(kind)
-            }
-            Kind::DisruptionBudget => self.budgets.names().cloned().collect(),
+            ObjectKind::Service
+            | ObjectKind::ReplicationController
+            | ObjectKind::ReplicaSet
+            | ObjectKind::StatefulSet => self.spreading.names(kind),
+            ObjectKind::DisruptionBudget => self.budgets.names().cloned().collect(),
             _ => self.volumes.names(kind),
         };
         names.sort();
@@ -261,8 +269,8 @@ impl Objects {
 mod tests {
     use super::*;
 
-    fn namespace(name: &str, team: &str) -> Object {
-        Object::Namespace { name: name.into(), labels: [("team", team)].into_iter().collect() }
+    fn namespace(name: &str, team: &str) -> ClusterObject {
+        ClusterObject::Namespace { name: name.into(), labels: [("team", team)].into_iter().collect() }
     }
 
     fn pod(namespace: &str) -> Pod {
@@ -272,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_namespace_that_is_relabelled_changes_what_others_see_of_all_its_pods() {
-        let mut objects = Objects::default();
+        let mut objects = ObjectStores::default();
         assert_eq!(objects.apply(namespace("x", "a")), Affected::Everyone("x".into()));
         assert_eq!(objects.apply(namespace("x", "a")), Affected::Nothing);
         let before = objects.holding(&pod("x"));
@@ -286,11 +294,11 @@ mod tests {
 
     #[test]
     fn a_namespace_missing_from_a_list_is_forgotten() {
-        let mut objects = Objects::default();
+        let mut objects = ObjectStores::default();
         objects.apply(namespace("x", "a"));
         objects.apply(namespace("y", "a"));
         let y = ObjectName { namespace: "".into(), name: "y".into() };
-        objects.retain(Kind::Namespace, &HashSet::from([y]));
+        objects.retain(ObjectKind::Namespace, &HashSet::from([y]));
         assert_eq!(objects.apply(namespace("y", "a")), Affected::Nothing);
         assert_eq!(objects.apply(namespace("x", "a")), Affected::Everyone("x".into()));
     }

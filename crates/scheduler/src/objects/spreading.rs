@@ -6,9 +6,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Affected, Kind, ObjectName};
+use super::{Affected, ObjectKind, ObjectName};
 use berth_model::{
-    Identity, LabelSelector, Operator, Owner, Pod, PodSelector, PodSpec, Pool, Requirement, Spread,
+    Identity, LabelSelector, Operator, Pod, PodOwner, PodSelector, PodSpec, Pool, Requirement, Spread,
     SpreadConstraint,
 };
 
@@ -51,7 +51,7 @@ struct Together {
     services: HashMap<Arc<str>, LabelSelector>,
     /// Services by one label of their selector, as a pod is mostly selected by few of many services.
     by_label: HashMap<Label, Vec<Arc<str>>>,
-    controllers: HashMap<(Kind, Arc<str>), LabelSelector>,
+    controllers: HashMap<(ObjectKind, Arc<str>), LabelSelector>,
 }
 
 type Label = (Arc<str>, Arc<str>);
@@ -62,10 +62,10 @@ impl Spreading {
     }
 
     /// Upserts the selector of an object.
-    pub fn apply(&mut self, kind: Kind, object: ObjectName, selector: LabelSelector) -> Affected {
+    pub fn apply(&mut self, kind: ObjectKind, object: ObjectName, selector: LabelSelector) -> Affected {
         let together = self.namespaces.entry(object.namespace.clone()).or_default();
         let news = match kind {
-            Kind::Service => together.put_service(&object.name, selector),
+            ObjectKind::Service => together.put_service(&object.name, selector),
             kind => {
                 let known = together.controllers.insert((kind, object.name.clone()), selector.clone());
                 known.as_ref() != Some(&selector)
@@ -74,12 +74,12 @@ impl Spreading {
         if news { affected(kind, object) } else { Affected::Nothing }
     }
 
-    pub fn delete(&mut self, kind: Kind, object: &ObjectName) -> Affected {
+    pub fn delete(&mut self, kind: ObjectKind, object: &ObjectName) -> Affected {
         let Some(together) = self.namespaces.get_mut(&object.namespace) else {
             return Affected::Nothing;
         };
         let known = match kind {
-            Kind::Service => together.put_service(&object.name, LabelSelector::Nothing),
+            ObjectKind::Service => together.put_service(&object.name, LabelSelector::Nothing),
             kind => together.controllers.remove(&(kind, object.name.clone())).is_some(),
         };
         if together.services.is_empty() && together.controllers.is_empty() {
@@ -89,12 +89,12 @@ impl Spreading {
     }
 
     /// Returns the names of all objects of this kind, in no particular order.
-    pub fn names(&self, kind: Kind) -> Vec<ObjectName> {
+    pub fn names(&self, kind: ObjectKind) -> Vec<ObjectName> {
         let mut names = Vec::new();
         for (namespace, together) in &self.namespaces {
             let name = |name: &Arc<str>| ObjectName { namespace: namespace.clone(), name: name.clone() };
             match kind {
-                Kind::Service => names.extend(together.services.keys().map(name)),
+                ObjectKind::Service => names.extend(together.services.keys().map(name)),
                 kind => names
                     .extend(together.controllers.keys().filter(|(of, _)| *of == kind).map(|(_, n)| name(n))),
             }
@@ -158,7 +158,7 @@ impl Together {
 
     /// Returns the requirements of all selectors that match this pod, sorted, without duplicates; empty if it belongs
     /// to no service or controller.
-    fn requirements(&self, pod: &Identity, owner: Option<&Owner>) -> Vec<Requirement> {
+    fn requirements(&self, pod: &Identity, owner: Option<&PodOwner>) -> Vec<Requirement> {
         let services = pod.labels.pairs().filter_map(|label| self.by_label.get(label)).flatten();
         let selectors = services.filter_map(|name| self.services.get(name));
         let mut all: Vec<Requirement> = selectors
@@ -169,7 +169,7 @@ impl Together {
             && let Some(selector) = self.controllers.get(&(kind, owner.name.clone()))
         {
             let theirs = requirements_of(selector);
-            if kind == Kind::ReplicationController {
+            if kind == ObjectKind::ReplicationController {
                 // Merged like maps: where a label has another value in a service, the controller's value is used.
                 let keys: HashSet<_> = selector.keys().collect();
                 all.retain(|requirement| !keys.contains(&requirement.key));
@@ -183,9 +183,9 @@ impl Together {
 }
 
 /// Returns the affected pods: for a service all pods of its namespace, for a controller only its own.
-fn affected(kind: Kind, object: ObjectName) -> Affected {
+fn affected(kind: ObjectKind, object: ObjectName) -> Affected {
     match kind {
-        Kind::Service => Affected::Waiting(object.namespace),
+        ObjectKind::Service => Affected::Waiting(object.namespace),
         _ => Affected::Owned { namespace: object.namespace, owner: object.name },
     }
 }
@@ -205,11 +205,11 @@ fn first_label(selector: &LabelSelector) -> Option<Label> {
     })
 }
 
-fn kind_of(owner: &Owner) -> Option<Kind> {
+fn kind_of(owner: &PodOwner) -> Option<ObjectKind> {
     match (&*owner.api_version, &*owner.kind) {
-        ("v1", "ReplicationController") => Some(Kind::ReplicationController),
-        ("apps/v1", "ReplicaSet") => Some(Kind::ReplicaSet),
-        ("apps/v1", "StatefulSet") => Some(Kind::StatefulSet),
+        ("v1", "ReplicationController") => Some(ObjectKind::ReplicationController),
+        ("apps/v1", "ReplicaSet") => Some(ObjectKind::ReplicaSet),
+        ("apps/v1", "StatefulSet") => Some(ObjectKind::StatefulSet),
         _ => None,
     }
 }

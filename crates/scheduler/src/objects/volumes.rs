@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub use needs::Resolved;
-pub use progress::{BindingError, ClaimRequest, Progress, Wanted};
+pub use progress::{BindingError, ClaimProgress, ClaimRequest, WantedVolume};
 
-use super::{Kind, ObjectName};
+use super::{ObjectKind, ObjectName};
 use berth_model::{
     AttachLimits, ClaimName, CsiVolume, LabelSelector, NodeStorage, Operator, Requirement, Shared,
     StaticVolume, VolumeKind,
@@ -448,40 +448,40 @@ impl Volumes {
         news.claims.extend(self.claims_by_volume.get(&attachment.volume).into_iter().flatten().cloned());
     }
 
-    pub fn delete(&mut self, kind: Kind, object: &ObjectName) -> VolumeNews {
+    pub fn delete(&mut self, kind: ObjectKind, object: &ObjectName) -> VolumeNews {
         let ObjectName { namespace, name } = object.clone();
         match kind {
-            Kind::PersistentVolume => self.delete_volume(&name),
-            Kind::PersistentVolumeClaim => self.delete_claim(&ClaimName { namespace, name }),
-            Kind::StorageClass => self.delete_class(&name),
-            Kind::CsiNode => self.delete_limits(&name),
-            Kind::CsiDriver => self.apply_driver(&name, false),
-            Kind::CsiStorageCapacity => self.delete_capacity(object),
-            Kind::VolumeAttachment => self.delete_attachment(&name),
+            ObjectKind::PersistentVolume => self.delete_volume(&name),
+            ObjectKind::PersistentVolumeClaim => self.delete_claim(&ClaimName { namespace, name }),
+            ObjectKind::StorageClass => self.delete_class(&name),
+            ObjectKind::CsiNode => self.delete_limits(&name),
+            ObjectKind::CsiDriver => self.apply_driver(&name, false),
+            ObjectKind::CsiStorageCapacity => self.delete_capacity(object),
+            ObjectKind::VolumeAttachment => self.delete_attachment(&name),
             _ => VolumeNews::default(),
         }
     }
 
     /// In no particular order.
-    pub fn names(&self, kind: Kind) -> Vec<ObjectName> {
+    pub fn names(&self, kind: ObjectKind) -> Vec<ObjectName> {
         fn global<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> Vec<ObjectName> {
             let nowhere: Arc<str> = Arc::from("");
             names.map(|name| ObjectName { namespace: nowhere.clone(), name: name.clone() }).collect()
         }
         match kind {
-            Kind::PersistentVolume => global(self.volumes.keys()),
-            Kind::PersistentVolumeClaim => {
+            ObjectKind::PersistentVolume => global(self.volumes.keys()),
+            ObjectKind::PersistentVolumeClaim => {
                 let name = |ClaimName { namespace, name }: &ClaimName| ObjectName {
                     namespace: namespace.clone(),
                     name: name.clone(),
                 };
                 self.claims.keys().map(name).collect()
             }
-            Kind::StorageClass => global(self.classes.keys()),
-            Kind::CsiNode => global(self.limits.keys()),
-            Kind::CsiDriver => global(self.drivers_with_capacity.iter()),
-            Kind::CsiStorageCapacity => self.class_of_capacity.keys().cloned().collect(),
-            Kind::VolumeAttachment => global(self.attachments.keys()),
+            ObjectKind::StorageClass => global(self.classes.keys()),
+            ObjectKind::CsiNode => global(self.limits.keys()),
+            ObjectKind::CsiDriver => global(self.drivers_with_capacity.iter()),
+            ObjectKind::CsiStorageCapacity => self.class_of_capacity.keys().cloned().collect(),
+            ObjectKind::VolumeAttachment => global(self.attachments.keys()),
             _ => Vec::new(),
         }
     }

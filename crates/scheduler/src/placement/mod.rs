@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::objects::ClaimRequest;
 
 pub use memory::MemoryStore;
-pub use protocol::{BindAttempt, LATE_EFFECT, MOST_UNKNOWN, Outcome, Step};
+pub use protocol::{BindAttempt, BindOutcome, BindStep, LATE_EFFECT, MOST_UNKNOWN};
 
 /// A binding of one pod to one node. The uid is part of the request: a recreated pod of the same name is never bound by it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The next step of a bind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum BindStep {
     /// Wait for `after`, then send the bind request.
     Bind {
         after: Duration,
@@ -31,12 +31,12 @@ pub enum Step {
     Read {
         after: Duration,
     },
-    Done(Outcome),
+    Done(BindOutcome),
 }
 
 /// The outcome of a bind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum BindOutcome {
     /// The pod is bound to the chosen node.
     Bound,
     /// Another client bound it to this node.
@@ -72,45 +72,45 @@ impl BindAttempt {
     }
 
     /// Handles the reply to a bind request.
-    pub fn replied(&mut self, reply: Reply, now: Duration) -> Step {
+    pub fn replied(&mut self, reply: Reply, now: Duration) -> BindStep {
         match reply {
-            Reply::Bound => Step::Done(Outcome::Bound),
-            Reply::NotFound => Step::Done(Outcome::Vanished),
+            Reply::Bound => BindStep::Done(BindOutcome::Bound),
+            Reply::NotFound => BindStep::Done(BindOutcome::Vanished),
             Reply::Busy { retry_after } => {
                 let pause = self.pause();
-                Step::Bind { after: retry_after.unwrap_or(pause).max(pause) }
+                BindStep::Bind { after: retry_after.unwrap_or(pause).max(pause) }
             }
             Reply::Conflict(why) | Reply::Rejected(why) => {
                 self.refusal = Some(why);
-                Step::Read { after: Duration::ZERO }
+                BindStep::Read { after: Duration::ZERO }
             }
             Reply::Unknown(why) => {
                 self.refusal = Some(why);
                 self.unknown_since = Some(now);
                 self.unknowns += 1;
                 let after = self.pause();
-                Step::Read { after }
+                BindStep::Read { after }
             }
         }
     }
 
     /// Handles the state of the pod at some time after `asked`, the send time of the read.
-    pub fn read(&mut self, truth: Truth, asked: Duration) -> Step {
+    pub fn read(&mut self, truth: Truth, asked: Duration) -> BindStep {
         match truth {
-            Truth::Gone => Step::Done(Outcome::Vanished),
-            Truth::BoundTo(node) if node == self.node => Step::Done(Outcome::Bound),
-            Truth::BoundTo(node) => Step::Done(Outcome::BoundElsewhere(node)),
+            Truth::Gone => BindStep::Done(BindOutcome::Vanished),
+            Truth::BoundTo(node) if node == self.node => BindStep::Done(BindOutcome::Bound),
+            Truth::BoundTo(node) => BindStep::Done(BindOutcome::BoundElsewhere(node)),
             Truth::Unreadable(_) => {
                 let after = self.pause();
-                Step::Read { after }
+                BindStep::Read { after }
             }
-            Truth::Unbound { bindable: false } => Step::Done(Outcome::Vanished),
+            Truth::Unbound { bindable: false } => BindStep::Done(BindOutcome::Vanished),
             Truth::Unbound { bindable: true } => self.still_unbound(asked),
         }
     }
 
     /// Handles a pod without a node: the refusal is final unless an older request may still arrive.
-    fn still_unbound(&mut self, asked: Duration) -> Step {
+    fn still_unbound(&mut self, asked: Duration) -> BindStep {
         match self.unknown_since {
             // The send time of the read counts, not the time of its answer: a request may have been carried out in
             // between.
@@ -118,13 +118,13 @@ impl BindAttempt {
                 let after = self.pause();
                 if self.unknowns < MOST_UNKNOWN {
                     // Sending it again is safe and settles the bind sooner than waiting.
-                    Step::Bind { after }
+                    BindStep::Bind { after }
                 } else {
                     // Out of attempts: send nothing more until no request can still take effect.
-                    Step::Read { after }
+                    BindStep::Read { after }
                 }
             }
-            _ => Step::Done(Outcome::Refused(self.refusal.take().unwrap_or_default())),
+            _ => BindStep::Done(BindOutcome::Refused(self.refusal.take().unwrap_or_default())),
         }
     }
 }
@@ -148,22 +148,25 @@ mod tests {
     #[test]
     fn a_lost_answer_is_settled_by_reading_and_the_pod_counts_as_bound_if_it_is_on_our_node() {
         let mut bind = attempt();
-        assert!(matches!(bind.replied(unknown(), S), Step::Read { .. }));
-        assert!(matches!(bind.read(Truth::Unreadable("down".into()), S), Step::Read { .. }));
-        assert_eq!(bind.read(Truth::BoundTo("n1".into()), S), Step::Done(Outcome::Bound));
+        assert!(matches!(bind.replied(unknown(), S), BindStep::Read { .. }));
+        assert!(matches!(bind.read(Truth::Unreadable("down".into()), S), BindStep::Read { .. }));
+        assert_eq!(bind.read(Truth::BoundTo("n1".into()), S), BindStep::Done(BindOutcome::Bound));
     }
 
     #[test]
     fn a_refusal_is_final_only_when_no_older_request_can_still_arrive() {
         let mut sure = attempt();
-        assert_eq!(sure.replied(Reply::Conflict("why".into()), S), Step::Read { after: Duration::ZERO });
-        assert_eq!(sure.read(FREE, S), Step::Done(Outcome::Refused("why".into())));
+        assert_eq!(sure.replied(Reply::Conflict("why".into()), S), BindStep::Read { after: Duration::ZERO });
+        assert_eq!(sure.read(FREE, S), BindStep::Done(BindOutcome::Refused("why".into())));
 
         let mut open = attempt();
         open.replied(unknown(), S);
         open.replied(Reply::Rejected("why".into()), 2 * S);
-        assert!(matches!(open.read(FREE, 3 * S), Step::Bind { .. }), "the first request may still arrive");
-        assert_eq!(open.read(FREE, S + LATE_EFFECT), Step::Done(Outcome::Refused("why".into())));
+        assert!(
+            matches!(open.read(FREE, 3 * S), BindStep::Bind { .. }),
+            "the first request may still arrive"
+        );
+        assert_eq!(open.read(FREE, S + LATE_EFFECT), BindStep::Done(BindOutcome::Refused("why".into())));
     }
 
     #[test]
@@ -173,38 +176,41 @@ mod tests {
         let mut step = bind.replied(unknown(), now);
         for _ in 0..100 {
             step = match step {
-                Step::Read { after } => {
+                BindStep::Read { after } => {
                     now += after;
                     bind.read(FREE, now)
                 }
-                Step::Bind { after } => {
+                BindStep::Bind { after } => {
                     (now, sent) = (now + after, sent + 1);
                     bind.replied(unknown(), now)
                 }
-                Step::Done(_) => break,
+                BindStep::Done(_) => break,
             };
         }
-        assert_eq!(step, Step::Done(Outcome::Refused("500".into())));
+        assert_eq!(step, BindStep::Done(BindOutcome::Refused("500".into())));
         assert_eq!(sent, MOST_UNKNOWN);
         assert!(now >= LATE_EFFECT && now < 3 * LATE_EFFECT, "{now:?}");
     }
 
     #[test]
     fn a_pod_that_is_gone_dying_or_elsewhere_is_not_ours_to_place_any_more() {
-        assert_eq!(attempt().replied(Reply::NotFound, S), Step::Done(Outcome::Vanished));
-        assert_eq!(attempt().read(Truth::Gone, S), Step::Done(Outcome::Vanished));
-        assert_eq!(attempt().read(Truth::Unbound { bindable: false }, S), Step::Done(Outcome::Vanished));
-        let elsewhere = Outcome::BoundElsewhere("n2".into());
-        assert_eq!(attempt().read(Truth::BoundTo("n2".into()), S), Step::Done(elsewhere));
+        assert_eq!(attempt().replied(Reply::NotFound, S), BindStep::Done(BindOutcome::Vanished));
+        assert_eq!(attempt().read(Truth::Gone, S), BindStep::Done(BindOutcome::Vanished));
+        assert_eq!(
+            attempt().read(Truth::Unbound { bindable: false }, S),
+            BindStep::Done(BindOutcome::Vanished)
+        );
+        let elsewhere = BindOutcome::BoundElsewhere("n2".into());
+        assert_eq!(attempt().read(Truth::BoundTo("n2".into()), S), BindStep::Done(elsewhere));
     }
 
     #[test]
     fn a_busy_store_gets_the_time_it_asks_for() {
         let busy = |s| Reply::Busy { retry_after: Some(s * S) };
-        assert_eq!(attempt().replied(busy(7), S), Step::Bind { after: 7 * S });
+        assert_eq!(attempt().replied(busy(7), S), BindStep::Bind { after: 7 * S });
         assert_eq!(
             attempt().replied(Reply::Busy { retry_after: None }, S),
-            Step::Bind { after: FIRST_PAUSE }
+            BindStep::Bind { after: FIRST_PAUSE }
         );
     }
 }

@@ -18,7 +18,7 @@ pub(crate) use status::{MOST_NAMES, names, names_of};
 pub use status::{PolicyStatus, StatusReason};
 
 use crate::objects::ObjectName;
-use crate::rules::{AgentLimit, Placement, PreferenceOrder, UtilisationLimit, hash_of};
+use crate::rules::{AgentLimit, CellLimit, PlacementSettings, PreferenceOrder, hash_of};
 use berth_model::{Identity, LabelSelector, Labels, Packing};
 
 /// One policy as observed.
@@ -57,7 +57,7 @@ pub struct Wishes {
     pub packing: Option<Packing>,
     pub candidate_width: Option<usize>,
     pub order: Option<PreferenceOrder>,
-    pub limit: Option<UtilisationLimit>,
+    pub limit: Option<CellLimit>,
     pub cache_bytes: Option<usize>,
     /// Maximum number of agents that place these pods.
     pub agents: Option<u8>,
@@ -71,14 +71,14 @@ type Rank = (bool, bool);
 struct Ruling {
     policy: Arc<str>,
     governs: Governs,
-    placement: Arc<Placement>,
+    placement: Arc<PlacementSettings>,
 }
 
 /// All policies.
 #[derive(Debug, Default)]
 pub struct Policies {
     /// Settings for pods without a policy.
-    default: Arc<Placement>,
+    default: Arc<PlacementSettings>,
     by_name: BTreeMap<Arc<str>, Policy>,
     /// Valid policies, in order of precedence.
     rulings: Vec<Ruling>,
@@ -106,7 +106,7 @@ impl Governs {
 
 impl Policies {
     /// Creates a store with the settings for pods without a policy.
-    pub fn new(default: Arc<Placement>) -> Self {
+    pub fn new(default: Arc<PlacementSettings>) -> Self {
         Policies { default, ..Policies::default() }
     }
 
@@ -172,7 +172,7 @@ impl Policies {
     }
 
     /// Returns the settings for such a pod.
-    pub fn placement(&self, pod: &Identity, scheduler: &str) -> Arc<Placement> {
+    pub fn placement(&self, pod: &Identity, scheduler: &str) -> Arc<PlacementSettings> {
         self.ruling(pod, scheduler).map_or(&self.default, |ruling| &ruling.placement).clone()
     }
 
@@ -208,9 +208,9 @@ impl Policies {
 
 impl Wishes {
     /// Returns the settings, with unset ones from `default`.
-    fn over(&self, default: &Placement, policy: &str) -> Placement {
+    fn over(&self, default: &PlacementSettings, policy: &str) -> PlacementSettings {
         let agents = self.agents.map(|most| AgentLimit { most, from: hash_of(policy) });
-        Placement {
+        PlacementSettings {
             order: self.order.clone().unwrap_or_else(|| default.order.clone()),
             packing: self.packing.unwrap_or(default.packing),
             candidate_width: self.candidate_width.unwrap_or(default.candidate_width),

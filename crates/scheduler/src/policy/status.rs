@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Governs, Namespaces, Policies, Policy, Ruling};
-use crate::rules::Placement;
+use crate::rules::PlacementSettings;
 use berth_model::Labels;
 
 /// Status of one policy.
@@ -21,7 +21,7 @@ pub struct PolicyStatus {
     /// Pods of the policy, as text.
     pub governs: Arc<str>,
     /// Settings in effect for them; `None` while the policy is not in force.
-    pub effective: Option<Arc<Placement>>,
+    pub effective: Option<Arc<PlacementSettings>>,
 }
 
 /// Reason of the condition `InForce` of policies and quotas.

@@ -71,11 +71,15 @@ fn the_most_specific_policy_governs_a_pod_then_the_older_one_then_the_first_by_n
 
 #[test]
 fn pods_that_no_policy_governs_are_placed_by_default_and_what_a_policy_leaves_out_is_the_default() {
-    let default = Placement { packing: Packing::MostAllocated, candidate_width: 3, ..Placement::default() };
+    let default = PlacementSettings {
+        packing: Packing::MostAllocated,
+        candidate_width: 3,
+        ..PlacementSettings::default()
+    };
     let mut policies = Policies::new(default.clone().into());
     assert_eq!(*policies.placement(&pod("a"), "berth"), default);
     policies.apply(policy("one", of(&["a"], &[]), 5));
-    let expected = Placement { candidate_width: 5, ..default.clone() };
+    let expected = PlacementSettings { candidate_width: 5, ..default.clone() };
     assert_eq!(*policies.placement(&pod("a"), "berth"), expected);
     assert_eq!(*policies.placement(&pod("b"), "berth"), default);
     assert!(policies.delete("one"));

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::class::{Class, Classifier};
-use crate::objects::{Budgets, DisruptionBudget, Object, ObjectName, Objects};
+use crate::objects::{Budgets, ClusterObject, DisruptionBudget, ObjectName, ObjectStores};
 use berth_model::{
     Amounts, Identity, LabelSelector, Node, Operator, Peer, PodRef, PodSpec, Requirement, Usage,
 };
@@ -44,11 +44,11 @@ fn ledger(pods: &[Running]) -> Ledger {
 }
 
 fn budgets(allowed: &[i32]) -> Budgets {
-    let mut objects = Objects::default();
+    let mut objects = ObjectStores::default();
     for (of, allowed) in allowed.iter().enumerate() {
         let requirement =
             Requirement { key: "app".into(), operator: Operator::In([of.to_string().into()].into()) };
-        objects.apply(Object::DisruptionBudget(DisruptionBudget {
+        objects.apply(ClusterObject::DisruptionBudget(DisruptionBudget {
             name: ObjectName { namespace: "ns".into(), name: of.to_string().into() },
             selector: LabelSelector::All([requirement].into()),
             allowed: *allowed,

@@ -24,7 +24,7 @@ pub struct Together {
 /// The placement of one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Takeover {
-    /// Index in [`crate::gang::Wanted::members`].
+    /// Index in [`crate::gang::WantedMembers::members`].
     pub member: usize,
     pub node: NodeId,
     /// Pods to evict for it, on any node. May be empty.

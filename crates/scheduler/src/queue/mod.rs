@@ -10,4 +10,4 @@ mod parked;
 pub const AGED_TURN: u64 = 16;
 
 pub use backoff::{Backoff, BackoffLimits};
-pub use parked::{Group, Parked, Place};
+pub use parked::{Parked, ParkedGroup, Place};

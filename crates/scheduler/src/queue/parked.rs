@@ -21,7 +21,7 @@ pub type Place = (Reverse<i32>, u64);
 
 /// The waiting pods of one class.
 #[derive(Debug)]
-pub struct Group {
+pub struct ParkedGroup {
     pub class: Arc<Class>,
     /// The agent that caches the ranked list and serves the group.
     pub agent: usize,
@@ -47,7 +47,7 @@ pub struct Group {
     woken: u64,
 }
 
-impl Group {
+impl ParkedGroup {
     /// Returns whether no pod of the class can fit now, given the latest change that could matter.
     pub fn is_certain(&self, loosened: Revision) -> bool {
         self.probe.is_none() && self.checked >= loosened.max(self.arrived)
@@ -68,7 +68,7 @@ impl Group {
 /// All parked classes.
 #[derive(Debug, Default)]
 pub struct Parked {
-    groups: BTreeMap<ClassId, Group>,
+    groups: BTreeMap<ClassId, ParkedGroup>,
     pods: usize,
     /// By agent: every group of this agent was found empty at this revision or later, or has a probe in progress.
     settled: Vec<Revision>,
@@ -81,15 +81,15 @@ impl Parked {
         Parked { settled: vec![0; agents], cursor: vec![ClassId(0); agents], ..Parked::default() }
     }
 
-    pub fn get(&self, class: ClassId) -> Option<&Group> {
+    pub fn get(&self, class: ClassId) -> Option<&ParkedGroup> {
         self.groups.get(&class)
     }
 
-    pub fn get_mut(&mut self, class: ClassId) -> Option<&mut Group> {
+    pub fn get_mut(&mut self, class: ClassId) -> Option<&mut ParkedGroup> {
         self.groups.get_mut(&class)
     }
 
-    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+    pub fn groups(&self) -> impl Iterator<Item = &ParkedGroup> {
         self.groups.values()
     }
 
@@ -130,7 +130,7 @@ impl Parked {
                 new
             }
             None => {
-                let group = Group {
+                let group = ParkedGroup {
                     class: class.clone(),
                     agent,
                     checked,
@@ -255,7 +255,7 @@ impl Parked {
         if self.settled[agent] >= loosened {
             return None;
         }
-        let is_due = |group: &&Group| {
+        let is_due = |group: &&ParkedGroup| {
             group.agent == agent
                 && group.checked < loosened.max(group.arrived)
                 && group.probe.is_none()

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::resources::wants;
-use super::{Limit, Limits, Resource, Sums};
+use super::{Limit, Limits, QuotaResource, Sums};
 use berth_model::{Holding, Usage};
 
 /// Holdings of the bound pods of one quota, including assumed ones.
@@ -19,7 +19,7 @@ pub struct Account {
 /// Why a request does not fit into a quota: the first resource whose maximum it would exceed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lack {
-    pub resource: Resource,
+    pub resource: QuotaResource,
     pub wanted: i128,
     pub used: i128,
     pub maximum: i64,

@@ -26,7 +26,7 @@ pub struct Index {
 
 /// Effect of a change of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum QuotaChange {
     Nothing,
     /// The same pods belong to it, but its limits may have changed.
     Limits,
@@ -53,31 +53,31 @@ impl Index {
         self.ranked.iter()
     }
 
-    pub fn apply(&mut self, quota: Quota) -> Change {
+    pub fn apply(&mut self, quota: Quota) -> QuotaChange {
         let known = self.by_name.get(&quota.name);
         let change = match known {
-            Some(known) if **known == quota => return Change::Nothing,
+            Some(known) if **known == quota => return QuotaChange::Nothing,
             Some(known)
                 if known.scope == quota.scope
                     && known.created == quota.created
                     && known.limits.is_ok() == quota.limits.is_ok() =>
             {
-                Change::Limits
+                QuotaChange::Limits
             }
-            None if quota.limits.is_err() => Change::Limits,
-            _ => Change::Pods,
+            None if quota.limits.is_err() => QuotaChange::Limits,
+            _ => QuotaChange::Pods,
         };
         self.by_name.insert(quota.name.clone(), Arc::new(quota));
         self.rank();
         change
     }
 
-    pub fn delete(&mut self, name: &str) -> Change {
+    pub fn delete(&mut self, name: &str) -> QuotaChange {
         let Some(quota) = self.by_name.remove(name) else {
-            return Change::Nothing;
+            return QuotaChange::Nothing;
         };
         self.rank();
-        if quota.limits.is_ok() { Change::Pods } else { Change::Limits }
+        if quota.limits.is_ok() { QuotaChange::Pods } else { QuotaChange::Limits }
     }
 
     /// Returns the quotas that are not in `listed`, sorted.

@@ -32,13 +32,13 @@ struct Lane {
 
 /// All lines. Entries are pods by uid, or gangs by key.
 #[derive(Debug, Default)]
-pub struct Lines {
+pub struct QuotaLines {
     by_quota: BTreeMap<Arc<str>, Line>,
     /// Position of each entry.
     standing: HashMap<Arc<str>, (Arc<str>, Sums, Place)>,
 }
 
-impl Lines {
+impl QuotaLines {
     pub fn is_empty(&self) -> bool {
         self.standing.is_empty()
     }

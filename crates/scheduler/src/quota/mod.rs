@@ -18,11 +18,11 @@ mod tests;
 use std::sync::Arc;
 
 pub use accounts::{Account, Accounts, Lack};
-pub use index::{Change, Index};
-pub use lines::Lines;
-pub use resources::{Limit, Resource, Sums};
+pub use index::{Index, QuotaChange};
+pub use lines::QuotaLines;
+pub use resources::{Limit, QuotaResource, Sums};
 pub use rights::{Claim, Rights, Toll};
-pub use status::{QuotaStatus, Shortfall, Standing, statuses};
+pub use status::{QuotaReport, QuotaUsage, Shortfall, statuses};
 
 use crate::policy::Namespaces;
 use berth_model::Identity;

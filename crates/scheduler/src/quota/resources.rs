@@ -8,7 +8,7 @@ use berth_model::{Amounts, Quantity, QuantityError, Usage};
 
 /// A counted resource; the order is that of reports.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Resource {
+pub enum QuotaResource {
     /// In millicores.
     Cpu,
     /// In bytes.
@@ -20,24 +20,24 @@ pub enum Resource {
     Extended(Arc<str>),
 }
 
-impl Resource {
-    pub fn of(name: &str) -> Resource {
+impl QuotaResource {
+    pub fn of(name: &str) -> QuotaResource {
         match name {
-            "cpu" => Resource::Cpu,
-            "memory" => Resource::Memory,
-            "ephemeral-storage" => Resource::EphemeralStorage,
-            "pods" => Resource::Pods,
-            other => Resource::Extended(other.into()),
+            "cpu" => QuotaResource::Cpu,
+            "memory" => QuotaResource::Memory,
+            "ephemeral-storage" => QuotaResource::EphemeralStorage,
+            "pods" => QuotaResource::Pods,
+            other => QuotaResource::Extended(other.into()),
         }
     }
 
     pub fn name(&self) -> &str {
         match self {
-            Resource::Cpu => "cpu",
-            Resource::Memory => "memory",
-            Resource::EphemeralStorage => "ephemeral-storage",
-            Resource::Pods => "pods",
-            Resource::Extended(name) => name,
+            QuotaResource::Cpu => "cpu",
+            QuotaResource::Memory => "memory",
+            QuotaResource::EphemeralStorage => "ephemeral-storage",
+            QuotaResource::Pods => "pods",
+            QuotaResource::Extended(name) => name,
         }
     }
 
@@ -47,7 +47,7 @@ impl Resource {
     /// The text is not a quantity.
     pub fn amount(&self, text: &str) -> Result<i64, QuantityError> {
         let quantity = Quantity::parse(text)?;
-        let amount = if *self == Resource::Cpu { quantity.milli_value() } else { quantity.value() };
+        let amount = if *self == QuotaResource::Cpu { quantity.milli_value() } else { quantity.value() };
         // A negative limit counts as zero; the API server rejects it anyway.
         Ok(amount.max(0))
     }
@@ -55,18 +55,18 @@ impl Resource {
     /// Formats an amount as a Kubernetes quantity.
     pub fn show(&self, amount: i128) -> String {
         match self {
-            Resource::Cpu if amount % 1000 == 0 => (amount / 1000).to_string(),
-            Resource::Cpu => format!("{amount}m"),
-            Resource::Memory | Resource::EphemeralStorage => bytes(amount),
-            Resource::Extended(name) if name.starts_with("hugepages-") => bytes(amount),
-            Resource::Pods | Resource::Extended(_) => amount.to_string(),
+            QuotaResource::Cpu if amount % 1000 == 0 => (amount / 1000).to_string(),
+            QuotaResource::Cpu => format!("{amount}m"),
+            QuotaResource::Memory | QuotaResource::EphemeralStorage => bytes(amount),
+            QuotaResource::Extended(name) if name.starts_with("hugepages-") => bytes(amount),
+            QuotaResource::Pods | QuotaResource::Extended(_) => amount.to_string(),
         }
     }
 
     /// Returns the amount in Prometheus base units: cores, bytes, and counts.
     pub fn base(&self, amount: i128) -> f64 {
         match self {
-            Resource::Cpu => amount as f64 / 1000.0,
+            QuotaResource::Cpu => amount as f64 / 1000.0,
             _ => amount as f64,
         }
     }
@@ -86,15 +86,15 @@ fn bytes(amount: i128) -> String {
 
 /// Amounts by resource, as listed in a quota; may be 0. Sorted, without duplicates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Limit(Box<[(Resource, i64)]>);
+pub struct Limit(Box<[(QuotaResource, i64)]>);
 
 impl Limit {
-    pub fn get(&self, resource: &Resource) -> Option<i64> {
+    pub fn get(&self, resource: &QuotaResource) -> Option<i64> {
         let at = self.0.binary_search_by(|(known, _)| known.cmp(resource)).ok()?;
         Some(self.0[at].1)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&Resource, i64)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&QuotaResource, i64)> {
         self.0.iter().map(|(resource, amount)| (resource, *amount))
     }
 
@@ -103,8 +103,8 @@ impl Limit {
     }
 }
 
-impl FromIterator<(Resource, i64)> for Limit {
-    fn from_iter<I: IntoIterator<Item = (Resource, i64)>>(pairs: I) -> Self {
+impl FromIterator<(QuotaResource, i64)> for Limit {
+    fn from_iter<I: IntoIterator<Item = (QuotaResource, i64)>>(pairs: I) -> Self {
         let all: BTreeMap<_, _> = pairs.into_iter().collect();
         Limit(all.into_iter().collect())
     }
@@ -112,14 +112,14 @@ impl FromIterator<(Resource, i64)> for Limit {
 
 /// Requests of pods together; no zero amounts. Wide enough that no cluster can saturate a sum.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sums(BTreeMap<Resource, i128>);
+pub struct Sums(BTreeMap<QuotaResource, i128>);
 
 impl Sums {
-    pub fn get(&self, resource: &Resource) -> i128 {
+    pub fn get(&self, resource: &QuotaResource) -> i128 {
         self.0.get(resource).copied().unwrap_or(0)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&Resource, i128)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&QuotaResource, i128)> {
         self.0.iter().map(|(resource, amount)| (resource, *amount))
     }
 
@@ -148,7 +148,7 @@ impl Sums {
         base(amounts).for_each(|(resource, amount)| self.change(resource, amount.into()));
     }
 
-    pub fn change(&mut self, resource: Resource, by: i128) {
+    pub fn change(&mut self, resource: QuotaResource, by: i128) {
         if by == 0 {
             return;
         }
@@ -168,35 +168,36 @@ impl From<&Usage> for Sums {
     }
 }
 
-fn base(amounts: &Amounts) -> impl Iterator<Item = (Resource, i64)> {
+fn base(amounts: &Amounts) -> impl Iterator<Item = (QuotaResource, i64)> {
     [
-        (Resource::Cpu, amounts.cpu_milli),
-        (Resource::Memory, amounts.memory),
-        (Resource::EphemeralStorage, amounts.ephemeral_storage),
-        (Resource::Pods, amounts.pods),
+        (QuotaResource::Cpu, amounts.cpu_milli),
+        (QuotaResource::Memory, amounts.memory),
+        (QuotaResource::EphemeralStorage, amounts.ephemeral_storage),
+        (QuotaResource::Pods, amounts.pods),
     ]
     .into_iter()
 }
 
 /// Returns a pod's request for one resource.
-pub(super) fn wanted(usage: &Usage, resource: &Resource) -> i64 {
+pub(super) fn wanted(usage: &Usage, resource: &QuotaResource) -> i64 {
     match resource {
-        Resource::Cpu => usage.requests.cpu_milli,
-        Resource::Memory => usage.requests.memory,
-        Resource::EphemeralStorage => usage.requests.ephemeral_storage,
-        Resource::Pods => usage.requests.pods,
-        Resource::Extended(name) => usage.extended.get(name),
+        QuotaResource::Cpu => usage.requests.cpu_milli,
+        QuotaResource::Memory => usage.requests.memory,
+        QuotaResource::EphemeralStorage => usage.requests.ephemeral_storage,
+        QuotaResource::Pods => usage.requests.pods,
+        QuotaResource::Extended(name) => usage.extended.get(name),
     }
 }
 
 /// Returns a pod's non-zero requests.
-pub(super) fn wants(usage: &Usage) -> impl Iterator<Item = (Resource, i64)> {
-    let extended = usage.extended.iter().map(|(name, amount)| (Resource::Extended(name.clone()), amount));
+pub(super) fn wants(usage: &Usage) -> impl Iterator<Item = (QuotaResource, i64)> {
+    let extended =
+        usage.extended.iter().map(|(name, amount)| (QuotaResource::Extended(name.clone()), amount));
     base(&usage.requests).chain(extended).filter(|(_, amount)| *amount > 0)
 }
 
 /// Formats amounts as "cpu 3, memory 2Gi".
-pub(super) fn list(amounts: impl Iterator<Item = (Resource, String)>) -> String {
+pub(super) fn list(amounts: impl Iterator<Item = (QuotaResource, String)>) -> String {
     let mut text = String::new();
     for (resource, amount) in amounts {
         let comma = if text.is_empty() { "" } else { ", " };

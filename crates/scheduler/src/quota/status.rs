@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::resources::list;
-use super::{Accounts, Index, Limit, Lines, Quota, Resource, Scope, Sums};
+use super::{Accounts, Index, Limit, Quota, QuotaLines, QuotaResource, Scope, Sums};
 use crate::policy::{MOST_NAMES, Namespaces, StatusReason, names, names_of};
 use berth_model::Labels;
 
 /// Status of one quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QuotaStatus {
+pub struct QuotaReport {
     pub name: Arc<str>,
     pub uid: Arc<str>,
     pub observed_generation: i64,
@@ -26,15 +26,15 @@ pub struct QuotaStatus {
     /// Number of pods that other quotas preempted to reclaim their guarantee, since the process started.
     pub reclaimed: u64,
     /// Usage by resource, for the resources that the quota lists.
-    pub standing: Vec<Standing>,
+    pub standing: Vec<QuotaUsage>,
     /// Amount by which the guarantees of all quotas exceed the cluster's capacity.
     pub shortfall: Option<Shortfall>,
 }
 
 /// Usage of one resource of a quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
-    pub resource: Resource,
+pub struct QuotaUsage {
+    pub resource: QuotaResource,
     pub used: i128,
     pub borrowed: i128,
     pub guaranteed: Option<i64>,
@@ -45,17 +45,17 @@ pub struct Standing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall(pub Arc<str>);
 
-impl Standing {
+impl QuotaUsage {
     /// Returns the usage of all resources that the quota lists, sorted.
-    pub fn of(quota: &Quota, accounts: &Accounts) -> Vec<Standing> {
+    pub fn of(quota: &Quota, accounts: &Accounts) -> Vec<QuotaUsage> {
         let Some(limits) = quota.valid() else {
             return Vec::new();
         };
         let account = accounts.of(&quota.name);
         let borrowed = account.borrowed(limits);
-        let mut all: BTreeMap<&Resource, Standing> = BTreeMap::new();
+        let mut all: BTreeMap<&QuotaResource, QuotaUsage> = BTreeMap::new();
         for (resource, _) in limits.guaranteed.iter().chain(limits.maximum.iter()) {
-            all.entry(resource).or_insert_with(|| Standing {
+            all.entry(resource).or_insert_with(|| QuotaUsage {
                 resource: resource.clone(),
                 used: account.used.get(resource),
                 borrowed: borrowed.get(resource),
@@ -72,15 +72,15 @@ impl Standing {
 pub fn statuses(
     index: &Index,
     accounts: &Accounts,
-    lines: &Lines,
+    lines: &QuotaLines,
     reclaimed: &BTreeMap<Arc<str>, u64>,
     namespaces: &[(&Arc<str>, &Labels)],
     cluster: &Sums,
-) -> Vec<QuotaStatus> {
+) -> Vec<QuotaReport> {
     let shortfall = shortfall(index, cluster);
     let contests = contests(index, namespaces);
     let status = |quota: &Arc<Quota>| {
-        let bare = QuotaStatus {
+        let bare = QuotaReport {
             name: quota.name.clone(),
             uid: quota.uid.clone(),
             observed_generation: quota.generation,
@@ -90,23 +90,23 @@ pub fn statuses(
             pods: accounts.of(&quota.name).pods,
             waiting: lines.waiting(&quota.name),
             reclaimed: reclaimed.get(&quota.name).copied().unwrap_or(0),
-            standing: Standing::of(quota, accounts),
+            standing: QuotaUsage::of(quota, accounts),
             shortfall: None,
         };
         if let Err(why) = &quota.limits {
             let message = format!("the quota is not in force: {why}").into();
-            return QuotaStatus { reason: StatusReason::Invalid, message, ..bare };
+            return QuotaReport { reason: StatusReason::Invalid, message, ..bare };
         }
         let guarantees = quota.valid().is_some_and(|limits| !limits.guaranteed.is_empty());
         let shortfall = shortfall.clone().filter(|_| guarantees);
         match contests.get(&quota.name) {
-            None => QuotaStatus { shortfall, ..bare },
-            Some((why, false)) => QuotaStatus { shortfall, contested: Some(why.clone()), ..bare },
+            None => QuotaReport { shortfall, ..bare },
+            Some((why, false)) => QuotaReport { shortfall, contested: Some(why.clone()), ..bare },
             Some((why, true)) => {
                 let message =
                     "the quota is not in force: other quotas take precedence for all of its pods".into();
                 let contested = Some(why.clone());
-                QuotaStatus { reason: StatusReason::Overruled, message, contested, shortfall, ..bare }
+                QuotaReport { reason: StatusReason::Overruled, message, contested, shortfall, ..bare }
             }
         }
     };

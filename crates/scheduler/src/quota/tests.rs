@@ -17,7 +17,7 @@ fn usage(cpu_milli: i64, gpus: i64) -> Arc<Usage> {
 }
 
 fn limit(amounts: &[(&str, i64)]) -> Limit {
-    amounts.iter().map(|(name, amount)| (Resource::of(name), *amount)).collect()
+    amounts.iter().map(|(name, amount)| (QuotaResource::of(name), *amount)).collect()
 }
 
 fn quota(name: &str, created: i64, scope: Scope) -> Quota {
@@ -53,7 +53,7 @@ fn a_pod_falls_to_its_queue_before_its_namespace_and_to_the_older_of_two_alike()
         ("night", 3, scope(Some("night"), &[])),
         ("night-of-b", 4, scope(Some("night"), &["b"])),
     ] {
-        assert_eq!(index.apply(quota(name, created, scope)), Change::Pods);
+        assert_eq!(index.apply(quota(name, created, scope)), QuotaChange::Pods);
     }
     let find = |namespace, queue| index.find(&pod(namespace, queue)).map(|name| &**name);
     assert_eq!(find("a", None), Some("young"));
@@ -68,13 +68,13 @@ fn a_pod_falls_to_its_queue_before_its_namespace_and_to_the_older_of_two_alike()
 fn a_change_says_whether_pods_move_and_an_invalid_quota_has_none() {
     let mut index = Index::default();
     let first = quota("q", 1, scope(None, &["a"]));
-    assert_eq!(index.apply(first.clone()), Change::Pods);
-    assert_eq!(index.apply(first.clone()), Change::Nothing);
+    assert_eq!(index.apply(first.clone()), QuotaChange::Pods);
+    assert_eq!(index.apply(first.clone()), QuotaChange::Nothing);
     let limits = Ok(Limits { maximum: limit(&[("cpu", 1)]), ..Limits::default() });
-    assert_eq!(index.apply(Quota { generation: 2, limits, ..first.clone() }), Change::Limits);
-    assert_eq!(index.apply(Quota { limits: Err("bad".into()), ..first }), Change::Pods);
+    assert_eq!(index.apply(Quota { generation: 2, limits, ..first.clone() }), QuotaChange::Limits);
+    assert_eq!(index.apply(Quota { limits: Err("bad".into()), ..first }), QuotaChange::Pods);
     assert_eq!(index.find(&pod("a", None)), None);
-    assert_eq!((index.delete("q"), index.delete("q")), (Change::Limits, Change::Nothing));
+    assert_eq!((index.delete("q"), index.delete("q")), (QuotaChange::Limits, QuotaChange::Nothing));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn shortages_are_reported_with_their_amounts() {
 
 #[test]
 fn amounts_are_written_as_kubernetes_does() {
-    let show = |name: &str, amount| Resource::of(name).show(amount);
+    let show = |name: &str, amount| QuotaResource::of(name).show(amount);
     assert_eq!([show("cpu", 1500), show("cpu", 2000), show("cpu", 0)], ["1500m", "2", "0"]);
     assert_eq!(
         [show("memory", 3 << 29), show("memory", 1 << 40), show("memory", 1001)],
@@ -108,11 +108,11 @@ fn amounts_are_written_as_kubernetes_does() {
 
 // Lines.
 
-fn join(lines: &mut Lines, name: &str, cpu: i64, gpus: i64, place: Place) {
+fn join(lines: &mut QuotaLines, name: &str, cpu: i64, gpus: i64, place: Place) {
     lines.join(&"q".into(), &name.into(), Sums::from(&*usage(cpu, gpus)), place);
 }
 
-fn release(lines: &mut Lines, maximum: &Limit, used_cpu: i64, used_gpus: i64) -> Vec<String> {
+fn release(lines: &mut QuotaLines, maximum: &Limit, used_cpu: i64, used_gpus: i64) -> Vec<String> {
     let mut account = Account::default();
     account.used.charge(&usage(used_cpu, used_gpus));
     lines.release("q", maximum, &account).iter().map(|key| key.to_string()).collect()
@@ -124,7 +124,7 @@ fn place(priority: i32, seq: u64) -> Place {
 
 #[test]
 fn a_quota_queue_is_first_in_first_out_and_a_large_pod_is_not_overtaken() {
-    let mut lines = Lines::default();
+    let mut lines = QuotaLines::default();
     join(&mut lines, "large", 800, 0, place(0, 1));
     join(&mut lines, "small", 100, 0, place(0, 2));
     join(&mut lines, "urgent", 100, 0, place(5, 3));
@@ -138,7 +138,7 @@ fn a_quota_queue_is_first_in_first_out_and_a_large_pod_is_not_overtaken() {
 
 #[test]
 fn pods_waiting_for_devices_do_not_block_pods_without() {
-    let mut lines = Lines::default();
+    let mut lines = QuotaLines::default();
     join(&mut lines, "gpu", 100, 1, place(0, 1));
     join(&mut lines, "plain", 100, 0, place(0, 2));
     let maximum = limit(&[("cpu", 1000), ("x/gpu", 4)]);
@@ -148,7 +148,7 @@ fn pods_waiting_for_devices_do_not_block_pods_without() {
 
 #[test]
 fn a_pod_that_never_fits_its_quota_blocks_no_other_pods() {
-    let mut lines = Lines::default();
+    let mut lines = QuotaLines::default();
     join(&mut lines, "huge", 1001, 0, place(9, 1));
     join(&mut lines, "fits", 1000, 0, place(0, 2));
     assert_eq!(release(&mut lines, &limit(&[("cpu", 1000)]), 0, 0), ["fits"]);
@@ -157,7 +157,7 @@ fn a_pod_that_never_fits_its_quota_blocks_no_other_pods() {
 
 #[test]
 fn every_sixteenth_turn_goes_to_the_longest_waiting_request() {
-    let mut lines = Lines::default();
+    let mut lines = QuotaLines::default();
     join(&mut lines, "low", 100, 0, place(0, 0));
     let maximum = limit(&[("cpu", 1000)]);
     for turn in 1..=AGED_TURN {
@@ -171,11 +171,11 @@ fn every_sixteenth_turn_goes_to_the_longest_waiting_request() {
 
 #[test]
 fn the_longest_keeps_its_room_until_it_is_enough() {
-    let mut lines = Lines::default();
+    let mut lines = QuotaLines::default();
     join(&mut lines, "low", 800, 0, place(0, 0));
     let maximum = limit(&[("cpu", 1000)]);
     let mut highs = 0;
-    let mut more = |lines: &mut Lines| {
+    let mut more = |lines: &mut QuotaLines| {
         highs += 1;
         join(lines, &format!("high-{highs}"), 100, 0, place(5, highs));
     };
@@ -196,7 +196,7 @@ proptest! {
         pods in prop::collection::vec((0i64..5, 0i64..3, -1i32..2), 0..60),
         rooms in prop::collection::vec((0i64..8, 0i64..4), 1..20),
     ) {
-        let mut lines = Lines::default();
+        let mut lines = QuotaLines::default();
         let mut waiting = BTreeSet::new();
         for (at, (cpu, gpus, priority)) in pods.iter().enumerate() {
             join(&mut lines, &at.to_string(), *cpu, *gpus, place(*priority, at as u64));
@@ -319,7 +319,7 @@ fn nothing_is_taken_back_and_forth() {
         let (quota, mut account) = guarantee(guaranteed, used);
         let limits = quota.valid().unwrap();
         let pod = usage(size, 0);
-        while !account.covers(limits, &pod) && account.used.get(&Resource::Cpu) > 0 {
+        while !account.covers(limits, &pod) && account.used.get(&QuotaResource::Cpu) > 0 {
             account.used.discharge(&pod);
             assert!(!account.guarantees(limits, &pod), "{guaranteed} {used} {size}");
         }
@@ -338,8 +338,9 @@ fn statuses_name_contested_quotas_and_all_shortfalls() {
     index.apply(quota("third", 3, scope(None, &["a"])));
     index.apply(quota("queue", 4, scope(Some("x"), &["a"])));
     let mut cluster = Sums::default();
-    cluster.change(Resource::Cpu, 2000);
-    let all = statuses(&index, &Accounts::default(), &Lines::default(), &Default::default(), &[], &cluster);
+    cluster.change(QuotaResource::Cpu, 2000);
+    let all =
+        statuses(&index, &Accounts::default(), &QuotaLines::default(), &Default::default(), &[], &cluster);
     let by_name = |name: &str| all.iter().find(|status| &*status.name == name).unwrap();
     assert_eq!(by_name("first").contested, None);
     assert_eq!(by_name("queue").contested, None);

@@ -20,12 +20,12 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 pub use obstacles::Obstacles;
-pub use report::{Entry, NamedMove, Report};
+pub use report::{Entry, FragmentationReport, NamedMove};
 pub use search::Repacker;
 pub use site::{Fixed, Gang, Resident, Residents};
 
 use crate::class::Class;
-use crate::gang::{AllocationKind, AllocationName, Wanted};
+use crate::gang::{AllocationKind, AllocationName, WantedMembers};
 use crate::inventory::NodeId;
 use berth_model::PodRef;
 
@@ -47,7 +47,7 @@ pub const MOST_DOMAINS: usize = 16;
 pub struct Case {
     pub what: Waits,
     /// For single pods: the first [`MOST_PODS`] of their class.
-    pub wanted: Wanted,
+    pub wanted: WantedMembers,
     /// Total number of waiting pods.
     pub waiting: usize,
 }

@@ -8,7 +8,7 @@ use super::search::Repacker;
 use super::site::{Freedom, Resident, held};
 use super::{MOST_MOVES, MOST_PROOFS, MOST_SITES, Move, Obstacles};
 use crate::class::{Class, ClassId};
-use crate::gang::{Candidate, Plan, Wanted};
+use crate::gang::{GangPlan, UnboundMember, WantedMembers};
 use crate::inventory::NodeId;
 use crate::rules::{insufficient_without, shortage};
 use berth_model::{Amounts, Usage};
@@ -47,8 +47,8 @@ impl<'a> Repacker<'a> {
     /// Returns the nodes where moving pods could make room for this one.
     pub(super) fn field(
         &mut self,
-        member: &Candidate,
-        wanted: &Wanted,
+        member: &UnboundMember,
+        wanted: &WantedMembers,
         domain: Option<&Arc<str>>,
         moves: &[Move],
     ) -> Field<'a> {
@@ -71,8 +71,8 @@ impl<'a> Repacker<'a> {
     pub(super) fn one_for_all(
         &mut self,
         field: &Field,
-        (member, wanted, domain): (&Candidate, &Wanted, Option<&Arc<str>>),
-        plan: &Plan,
+        (member, wanted, domain): (&UnboundMember, &WantedMembers, Option<&Arc<str>>),
+        plan: &GangPlan,
         before: usize,
     ) -> Option<Move> {
         let need: u64 = wanted.need.iter().map(|need| u64::from(*need)).sum();
@@ -118,7 +118,7 @@ impl<'a> Repacker<'a> {
     }
 
     /// Returns moves off one node that make room there for this pod.
-    pub(super) fn opening(&mut self, field: Field, member: &Candidate) -> Result<Vec<Move>, Obstacles> {
+    pub(super) fn opening(&mut self, field: Field, member: &UnboundMember) -> Result<Vec<Move>, Obstacles> {
         let Field { spots, freedom, mut obstacles } = field;
         let mut tries = Tries::default();
         let mut in_vain = BTreeMap::new();
@@ -148,8 +148,8 @@ impl<'a> Repacker<'a> {
     /// Returns the nodes that could take the pod if other pods left, those with the least missing first.
     fn near(
         &mut self,
-        member: &Candidate,
-        wanted: &Wanted,
+        member: &UnboundMember,
+        wanted: &WantedMembers,
         domain: Option<&Arc<str>>,
     ) -> (Vec<NodeId>, Obstacles) {
         let mut obstacles = Obstacles::default();
@@ -190,7 +190,7 @@ impl<'a> Repacker<'a> {
     /// Returns the node if it would have enough room without all movable pods.
     fn spot(
         &mut self,
-        member: &Candidate,
+        member: &UnboundMember,
         node: NodeId,
         freedom: &Freedom,
         obstacles: &mut Obstacles,
@@ -222,7 +222,7 @@ impl<'a> Repacker<'a> {
     /// Tries to move these pods; restores the view.
     fn attempt(
         &mut self,
-        member: &Candidate,
+        member: &UnboundMember,
         spot: &Spot,
         attempt: Attempt,
         freedom: &Freedom,
@@ -275,7 +275,7 @@ impl<'a> Repacker<'a> {
 
     /// Returns the smallest set of movable pods that must leave. It starts from all and puts the smallest back while
     /// there is room.
-    fn needed(&mut self, member: &Candidate, spot: &Spot) -> Option<Vec<usize>> {
+    fn needed(&mut self, member: &UnboundMember, spot: &Spot) -> Option<Vec<usize>> {
         for at in &spot.movable {
             self.agent.suppose_gone(spot.node, &spot.residents[*at].holding);
         }

@@ -10,7 +10,7 @@ use crate::inventory::NodeId;
 /// Advice for each case.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct FragmentationReport {
     pub waiting: Vec<Entry>,
     /// Number of cases not examined: too many, or out of time.
     pub left_out: usize,
@@ -54,7 +54,7 @@ pub struct NamedMove {
     pub to: Arc<str>,
 }
 
-impl Report {
+impl FragmentationReport {
     /// Returns the nodes that pods would leave, without duplicates, sorted by name.
     pub fn nodes(&self) -> Vec<Arc<str>> {
         let steps = self.waiting.iter().flat_map(|entry| &entry.moves);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::site::{Resident, Residents};
 use super::{Advice, Case, Effort, Finding, MOST_DOMAINS, MOST_MOVES, MOST_NODES, Move, Obstacles, nodes_of};
 use crate::agent::Agent;
-use crate::gang::{Candidate, Plan, TopologyMode, Wanted};
+use crate::gang::{GangPlan, GangTopologyMode, UnboundMember, WantedMembers};
 use crate::inventory::NodeId;
 use crate::objects::Budgets;
 
@@ -88,14 +88,14 @@ impl<'a> Repacker<'a> {
         }
     }
 
-    pub(super) fn plan(&mut self, wanted: &Wanted, domain: Option<&Arc<str>>) -> Plan {
+    pub(super) fn plan(&mut self, wanted: &WantedMembers, domain: Option<&Arc<str>>) -> GangPlan {
         self.agent.plan_upon(wanted, domain, Duration::ZERO, |_| {})
     }
 
     /// Returns the domains to search, each separately, or all nodes together.
-    fn domains(&mut self, wanted: &Wanted) -> Vec<Option<Arc<str>>> {
+    fn domains(&mut self, wanted: &WantedMembers) -> Vec<Option<Arc<str>>> {
         match &wanted.topology {
-            Some(topology) if topology.mode == TopologyMode::Required => {
+            Some(topology) if topology.mode == GangTopologyMode::Required => {
                 let mut domains = self.agent.roomiest(wanted, &topology.key, Duration::ZERO);
                 self.effort.cut += usize::from(domains.len() > MOST_DOMAINS);
                 domains.truncate(MOST_DOMAINS);
@@ -108,19 +108,19 @@ impl<'a> Repacker<'a> {
     fn advise_in(
         &mut self,
         case: &Case,
-        wanted: &Wanted,
+        wanted: &WantedMembers,
         domain: Option<&Arc<str>>,
         fit: usize,
     ) -> Result<Advice, Obstacles> {
         self.agent.suppose_nothing();
-        let goals: Vec<Wanted> = match case.is_gang() {
+        let goals: Vec<WantedMembers> = match case.is_gang() {
             true => vec![wanted.clone()],
             false => (fit + 1..=wanted.members.len())
-                .map(|goal| Wanted { need: [goal as u32].into(), ..wanted.clone() })
+                .map(|goal| WantedMembers { need: [goal as u32].into(), ..wanted.clone() })
                 .collect(),
         };
         let mut moves = Vec::new();
-        let mut reached: Option<(Advice, &Wanted)> = None;
+        let mut reached: Option<(Advice, &WantedMembers)> = None;
         let mut why = Obstacles::default();
         for goal in &goals {
             match self.reach(goal, domain, &mut moves) {
@@ -144,7 +144,7 @@ impl<'a> Repacker<'a> {
     /// Adds moves, already assumed on the view, until all of `wanted` fits. Returns the number of pods that fit.
     fn reach(
         &mut self,
-        wanted: &Wanted,
+        wanted: &WantedMembers,
         domain: Option<&Arc<str>>,
         moves: &mut Vec<Move>,
     ) -> Result<usize, Obstacles> {
@@ -179,7 +179,7 @@ impl<'a> Repacker<'a> {
         }
     }
 
-    pub(super) fn suppose_placed(&mut self, wanted: &Wanted, plan: &Plan) {
+    pub(super) fn suppose_placed(&mut self, wanted: &WantedMembers, plan: &GangPlan) {
         for (at, node) in &plan.places {
             self.agent.suppose_there(*node, &wanted.members[*at].holding);
         }
@@ -191,7 +191,7 @@ impl<'a> Repacker<'a> {
     }
 
     /// Removes unnecessary moves, node by node.
-    fn trim(&mut self, moves: &mut Vec<Move>, wanted: &Wanted) {
+    fn trim(&mut self, moves: &mut Vec<Move>, wanted: &WantedMembers) {
         let nodes = nodes_of(moves);
         if nodes.len() < 2 {
             return;
@@ -205,7 +205,7 @@ impl<'a> Repacker<'a> {
     }
 
     /// Returns whether each move is possible after those before it, and all of `wanted` then fits.
-    fn is_proved(&mut self, moves: &[Move], wanted: &Wanted) -> bool {
+    fn is_proved(&mut self, moves: &[Move], wanted: &WantedMembers) -> bool {
         self.agent.suppose_nothing();
         let made = moves.iter().all(|step| {
             self.agent.suppose_gone(step.from, &step.resident.holding);
@@ -220,7 +220,7 @@ impl<'a> Repacker<'a> {
 }
 
 /// Returns the first member of the class that found no place.
-fn left_out<'a>(wanted: &'a Wanted, plan: &Plan) -> Option<&'a Candidate> {
+fn left_out<'a>(wanted: &'a WantedMembers, plan: &GangPlan) -> Option<&'a UnboundMember> {
     let placed: BTreeSet<usize> = plan.places.iter().map(|(at, _)| *at).collect();
     let class = plan.lacking.as_ref().map(|lacking| lacking.class.id);
     let mut left = wanted.members.iter().enumerate().filter(|(at, _)| !placed.contains(at));

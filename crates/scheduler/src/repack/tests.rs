@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::class::Classifier;
-use crate::gang::{Candidate, Topology, TopologyMode};
+use crate::gang::{GangTopology, GangTopologyMode, UnboundMember};
 use crate::inventory::{Ledger, Revision};
-use crate::objects::{Budgets, DisruptionBudget, Object, ObjectName, Objects};
+use crate::objects::{Budgets, ClusterObject, DisruptionBudget, ObjectName, ObjectStores};
 use berth_model::{
     Amounts, Holding, Identity, LabelSelector, Node, Operator, Peer, PodAffinity, PodSelector, PodSpec,
     PodTerm, Requirement, Usage,
@@ -74,13 +74,13 @@ impl World {
             let labels = labels(&[("zone", &zone.to_string()), ("host", &format!("n{at}"))]);
             ledger.apply_node(Node { name: format!("n{at}").into(), allocatable, labels, ..Node::default() });
         }
-        let mut objects = Objects::default();
+        let mut objects = ObjectStores::default();
         for (app, allowed) in allowed.iter().enumerate() {
             let name = ObjectName { namespace: "ns".into(), name: format!("budget-{app}").into() };
             let selector = app_selector(app as u8);
             let disrupted = Default::default();
             let budget = DisruptionBudget { name, selector, allowed: *allowed, disrupted };
-            objects.apply(Object::DisruptionBudget(budget));
+            objects.apply(ClusterObject::DisruptionBudget(budget));
         }
         let mut world =
             World { ledger, classifier: Classifier::default(), pods: Vec::new(), budgets: objects.budgets };
@@ -128,15 +128,15 @@ impl World {
     fn case(&mut self, big: Big) -> Case {
         let spec = spec(big.cpu, big.zone, Arc::default());
         let class = self.classifier.classify(&spec, &Identity::default(), 0);
-        let member = |at: usize| Candidate {
+        let member = |at: usize| UnboundMember {
             uid: format!("w{at}").into(),
             class: class.clone(),
             holding: Holding::from(&spec.usage),
             role: 0,
         };
         let members: Vec<_> = (0..big.pods).map(member).collect();
-        let mode = TopologyMode::Required;
-        let topology = (big.gang && big.together).then(|| Topology { key: "zone".into(), mode });
+        let mode = GangTopologyMode::Required;
+        let topology = (big.gang && big.together).then(|| GangTopology { key: "zone".into(), mode });
         let need = if big.gang { big.pods as u32 } else { 0 };
         let what = match big.gang {
             true => Waits::Allocation(AllocationName {
@@ -146,8 +146,13 @@ impl World {
             }),
             false => Waits::Pods(Vec::new()),
         };
-        let wanted =
-            Wanted { members, need: [need].into(), topology, placed: Vec::new(), reserved: Vec::new() };
+        let wanted = WantedMembers {
+            members,
+            need: [need].into(),
+            topology,
+            placed: Vec::new(),
+            reserved: Vec::new(),
+        };
         Case { what, wanted, waiting: big.pods }
     }
 
@@ -177,7 +182,7 @@ impl World {
 
     fn fits(&self, case: &Case, pods: usize) -> bool {
         let need = if case.is_gang() { case.wanted.need.clone() } else { [pods as u32].into() };
-        let wanted = Wanted { need, ..case.wanted.clone() };
+        let wanted = WantedMembers { need, ..case.wanted.clone() };
         agent(&self.ledger).plan(&wanted, Duration::ZERO, |_| {}).complete
     }
 

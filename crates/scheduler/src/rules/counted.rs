@@ -9,7 +9,7 @@ use berth_model::{Identity, Labels, Node, NodeSelectorTerm, Peer, PodSelector, T
 /// One count: the sum of the pods' weights in each domain of the topology.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Counted {
-    pub what: What,
+    pub what: CountedWeight,
     pub topology: TopologyKey,
     /// `None`: pods on all nodes count.
     pub nodes: Option<Box<Eligible>>,
@@ -41,7 +41,7 @@ impl TopologyKey {
 
 /// How the weight of a pod is computed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum What {
+pub enum CountedWeight {
     /// 1 if all of these select it.
     Selected { by: Box<[PodSelector]>, terminating: bool },
     /// The number of the counted pod's required anti-affinity terms over this topology that select this pod.
@@ -80,16 +80,16 @@ impl Counted {
     pub fn weight(&self, peer: &Peer) -> i64 {
         let over_this = |key: &Arc<str>| self.topology.label() == key;
         match &self.what {
-            What::Selected { by, terminating } => {
+            CountedWeight::Selected { by, terminating } => {
                 let selected = (*terminating || !peer.terminating)
                     && by.iter().all(|selector| selector.matches(&peer.identity));
                 i64::from(selected)
             }
-            What::Refuses(pod) => {
+            CountedWeight::Refuses(pod) => {
                 let refuses = peer.affinity.required_anti.iter().filter(|term| over_this(&term.topology_key));
                 refuses.filter(|term| term.selector.matches(pod)).count() as i64
             }
-            What::Prefers(pod) => {
+            CountedWeight::Prefers(pod) => {
                 let affinity = &peer.affinity;
                 let required = affinity.required.iter().map(|term| (term, 1));
                 let preferred =

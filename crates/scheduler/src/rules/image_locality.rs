@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::Answer;
+use super::RuleAnswer;
 use berth_model::Node;
 
 const MIB: i64 = 1 << 20;
@@ -14,16 +14,16 @@ const LEAST_BYTES: i64 = 23 * MIB;
 /// Above this size per container, more makes no difference (upstream: `maxContainerThreshold`).
 const MOST_BYTES: i64 = 1000 * MIB;
 /// No relevant image is present; 0 is the best answer.
-pub const WORST: Answer = 7;
+pub const WORST: RuleAnswer = 7;
 
-pub fn answer(images: &[Arc<str>], containers: u32, node: &Node) -> Answer {
+pub fn answer(images: &[Arc<str>], containers: u32, node: &Node) -> RuleAnswer {
     if node.images.is_empty() {
         return WORST;
     }
     let present = images.iter().filter_map(|image| node.image_size(image)).fold(0i64, i64::saturating_add);
     let most = MOST_BYTES * i64::from(containers.max(1));
     let gain = present.clamp(LEAST_BYTES, most) - LEAST_BYTES;
-    WORST - (gain / ((most - LEAST_BYTES) / i64::from(WORST))).min(i64::from(WORST)) as Answer
+    WORST - (gain / ((most - LEAST_BYTES) / i64::from(WORST))).min(i64::from(WORST)) as RuleAnswer
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Reasons;
-use super::counted::{Counted, TopologyKey, What};
+use super::counted::{Counted, CountedWeight, TopologyKey};
 use berth_model::{Identity, Peer, PodAffinity, PodTerm, WeightedPodTerm};
 
 /// Returns the counts of pods that match all required terms, one per topology key, sorted by key (upstream: a pod
@@ -28,12 +28,20 @@ pub fn preferred(terms: &[WeightedPodTerm]) -> Vec<(Counted, i64)> {
 
 /// Returns the count of required anti-affinity terms of existing pods that select this pod, over this topology.
 pub fn refusing(pod: &Identity, key: &Arc<str>) -> Counted {
-    Counted { what: What::Refuses(pod.clone()), topology: TopologyKey::Label(key.clone()), nodes: None }
+    Counted {
+        what: CountedWeight::Refuses(pod.clone()),
+        topology: TopologyKey::Label(key.clone()),
+        nodes: None,
+    }
 }
 
 /// Returns the count of affinity weights of existing pods' terms that select this pod, over this topology.
 pub fn preferring(pod: &Identity, key: &Arc<str>) -> Counted {
-    Counted { what: What::Prefers(pod.clone()), topology: TopologyKey::Label(key.clone()), nodes: None }
+    Counted {
+        what: CountedWeight::Prefers(pod.clone()),
+        topology: TopologyKey::Label(key.clone()),
+        nodes: None,
+    }
 }
 
 /// Returns the topology keys of the peer's terms that select `pod`: hard (required anti-affinity) and soft ones.
@@ -51,7 +59,7 @@ fn of_term(term: &PodTerm) -> Counted {
 }
 
 fn selected(by: Box<[berth_model::PodSelector]>, key: &Arc<str>) -> Counted {
-    let what = What::Selected { by, terminating: true };
+    let what = CountedWeight::Selected { by, terminating: true };
     Counted { what, topology: TopologyKey::Label(key.clone()), nodes: None }
 }
 

@@ -370,11 +370,11 @@ pub fn unit(random: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{Placement, PreferenceOrder};
+    use crate::rules::{PlacementSettings, PreferenceOrder};
     use proptest::prelude::*;
 
     fn layout() -> Layout {
-        *Placement::default().layout()
+        *PlacementSettings::default().layout()
     }
 
     fn valid(preferences: Preferences) -> Key {

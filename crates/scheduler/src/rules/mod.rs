@@ -1,7 +1,7 @@
 //! Scheduling rules: validators (is a node valid for a class of pods) and preferences (which valid nodes are better).
 //!
 //! One file per rule, named as in kube-scheduler; rules do not depend on each other. Answers that need label or string
-//! matching are cached in rule objects (`agent`), one [`Answer`] per node, shared by all classes with the same trait.
+//! matching are cached in rule objects (`agent`), one [`RuleAnswer`] per node, shared by all classes with the same trait.
 //! Answers that only compare integers are recomputed every time: caching them lost in 2018 (kubernetes#71013).
 //!
 //! `NodeName` needs no file: a pod with a node name is bound, and never waits here.
@@ -28,17 +28,17 @@ mod volume_zone;
 pub use key::{GOLDEN, Key, Layout, Salt, Scores, Standing, hash_of, mix, unit};
 pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;
-pub use placement::{AgentLimit, Placement, PreferenceOrder, PreferencesError, most_steps};
+pub use placement::{AgentLimit, PlacementSettings, PreferenceOrder, PreferencesError, most_steps};
 pub use reasons::{Diagnosis, Reasons, Unhelped};
-pub use resources_fit::{Load, UtilisationLimit, beyond, insufficient_without, shortage};
-pub use volume_binding::{Choice as VolumeChoice, plan as plan_volumes};
+pub use resources_fit::{CellLimit, CellLoad, beyond, insufficient_without, shortage};
+pub use volume_binding::{VolumeChoice, plan as plan_volumes};
 
 use crate::class::Class;
 use crate::inventory::{Revision, Row};
 use berth_model::{Node, PodSpec, Usage, VolumeNeeds};
 
 /// Answer of a cached rule for one node, in the rule's own encoding.
-pub type Answer = u16;
+pub type RuleAnswer = u16;
 
 /// The rules whose answers are worth caching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,7 +75,7 @@ impl CachedRule {
     }
 
     /// Evaluates this rule for one node. Depends only on the rule's traits in `class` and on `node`.
-    pub fn answer(self, class: &Class, node: &Node) -> Answer {
+    pub fn answer(self, class: &Class, node: &Node) -> RuleAnswer {
         let spec = &class.spec;
         match self {
             CachedRule::TaintToleration => taint_toleration::answer(&spec.tolerations, node),
@@ -94,10 +94,10 @@ impl CachedRule {
 }
 
 /// Answers of all cached rules for one node. A rule that does not apply to the class answers [`NEUTRAL`].
-pub type Answers = [Answer; CachedRule::COUNT];
+pub type Answers = [RuleAnswer; CachedRule::COUNT];
 
 /// The node is valid, and neither better nor worse than others.
-pub const NEUTRAL: Answer = 0;
+pub const NEUTRAL: RuleAnswer = 0;
 
 /// Returns the sort key of a node for `class`: its reasons if it is not valid, else its preferences.
 ///
@@ -138,7 +138,7 @@ pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
     }
     let placement = &class.placement;
     if let Some(limit) = placement.limit.as_ref().filter(|limit| limit.is_of_node(row))
-        && let Some(reasons) = resources_fit::beyond(limit, usage, &Load::of(row))
+        && let Some(reasons) = resources_fit::beyond(limit, usage, &CellLoad::of(row))
     {
         return Key::invalid(reasons);
     }
@@ -151,7 +151,7 @@ pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
     if row.node.as_ref().is_some_and(|node| node_declared_features::lacks(&class.spec, node)) {
         return Key::invalid(Reasons::FEATURES);
     }
-    let shares = resources_fit::Shares::after(usage, row);
+    let shares = resources_fit::RequestedShares::after(usage, row);
     let preferences = key::Preferences {
         untolerated: taints,
         affinity,

@@ -1,16 +1,16 @@
 //! NodeAffinity: `nodeSelector` and required node affinity exclude nodes; matching preferred terms make nodes better.
 
-use super::Answer;
+use super::RuleAnswer;
 use berth_model::{FieldRequirement, Labels, Node, NodeSelectorTerm, PodSpec};
 
 /// The node does not match. Answers below this are preferences: lower is better.
-pub const NO_MATCH: Answer = Answer::MAX - 1;
+pub const NO_MATCH: RuleAnswer = RuleAnswer::MAX - 1;
 /// The pod's affinity lists node names (`metadata.name`), and not this one: kube-scheduler never evaluates such a node,
 /// and reports it differently.
-pub const NOT_NAMED: Answer = Answer::MAX;
+pub const NOT_NAMED: RuleAnswer = RuleAnswer::MAX;
 
 /// Worst answer of the preference; larger sums of weights are scaled down.
-pub const WORST: Answer = (1 << 12) - 1;
+pub const WORST: RuleAnswer = (1 << 12) - 1;
 
 /// Returns whether the node matches this selector and these terms (upstream: `RequiredNodeAffinity`).
 pub fn required_match(selector: &Labels, terms: Option<&[NodeSelectorTerm]>, node: &Node) -> bool {
@@ -18,7 +18,7 @@ pub fn required_match(selector: &Labels, terms: Option<&[NodeSelectorTerm]>, nod
         && terms.is_none_or(|terms| terms.iter().any(|term| term.matches(&node.name, &node.labels)))
 }
 
-pub fn answer(spec: &PodSpec, node: &Node) -> Answer {
+pub fn answer(spec: &PodSpec, node: &Node) -> RuleAnswer {
     let required = spec.node_affinity.required.as_deref();
     if required.is_some_and(|required| excluded_by_name(required, &node.name)) {
         return NOT_NAMED;
@@ -35,13 +35,13 @@ pub fn answer(spec: &PodSpec, node: &Node) -> Answer {
         }
     }
     let worst = u64::from(WORST);
-    if total > worst { (missed * worst / total) as Answer } else { missed as Answer }
+    if total > worst { (missed * worst / total) as RuleAnswer } else { missed as RuleAnswer }
 }
 
 /// Returns the worst answer of the preference for this spec.
-pub fn worst(spec: &PodSpec) -> Answer {
+pub fn worst(spec: &PodSpec) -> RuleAnswer {
     let weights = spec.node_affinity.preferred.iter().map(|preferred| preferred.weight.max(0) as u64);
-    weights.sum::<u64>().min(u64::from(WORST)) as Answer
+    weights.sum::<u64>().min(u64::from(WORST)) as RuleAnswer
 }
 
 /// Returns whether the rule applies to the class.

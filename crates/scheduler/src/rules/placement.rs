@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_model::{Packing, Preference};
 
 use super::key::Layout;
-use super::resources_fit::UtilisationLimit;
+use super::resources_fit::CellLimit;
 use super::{image_locality, node_affinity, resources_balanced_allocation, resources_fit};
 
 /// How many answers it can tell apart; `None`: it counts pods, and is never rounded.
@@ -23,12 +23,12 @@ pub const fn most_steps(preference: Preference) -> Option<u16> {
 
 /// Settings that are the same for all pods under one policy; with the class they determine the ranking of nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Placement {
+pub struct PlacementSettings {
     pub order: PreferenceOrder,
     pub packing: Packing,
     /// Number of best nodes to choose from (Protean's n0). From configuration, never adapted to conflicts.
     pub candidate_width: usize,
-    pub limit: Option<UtilisationLimit>,
+    pub limit: Option<CellLimit>,
     /// Memory limit for the ranked lists of such classes in one agent, all together.
     pub cache_bytes: Option<usize>,
     pub agents: Option<AgentLimit>,
@@ -72,9 +72,9 @@ pub enum PreferencesError {
     NoSteps(&'static str),
 }
 
-impl Default for Placement {
+impl Default for PlacementSettings {
     fn default() -> Self {
-        Placement {
+        PlacementSettings {
             order: PreferenceOrder::default(),
             packing: Packing::default(),
             candidate_width: 1,
@@ -85,7 +85,7 @@ impl Default for Placement {
     }
 }
 
-impl Placement {
+impl PlacementSettings {
     pub fn layout(&self) -> &Layout {
         &self.order.layout
     }

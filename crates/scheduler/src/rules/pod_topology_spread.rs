@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Reasons;
-use super::counted::{Counted, Eligible, TopologyKey, What};
+use super::counted::{Counted, CountedWeight, Eligible, TopologyKey};
 use berth_model::{PodSpec, SpreadConstraint};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -36,7 +36,8 @@ pub fn counted(spec: &PodSpec, hard: bool) -> Vec<(usize, Counted)> {
                 affinity: constraint.honor_affinity.then(affinity),
                 tolerations: constraint.honor_taints.then(|| spec.tolerations.clone()),
             };
-            let what = What::Selected { by: [constraint.selector.clone()].into(), terminating: false };
+            let what =
+                CountedWeight::Selected { by: [constraint.selector.clone()].into(), terminating: false };
             (place, Counted { what, topology, nodes: Some(nodes.into()) })
         })
         .collect()

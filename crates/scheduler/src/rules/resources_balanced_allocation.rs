@@ -1,12 +1,12 @@
 //! NodeResourcesBalancedAllocation: prefers nodes whose requested shares of CPU and memory would be similar, so that
 //! neither is stranded.
 
-use super::resources_fit::Shares;
+use super::resources_fit::RequestedShares;
 
 pub const STEPS: u16 = 16;
 
 /// 0 is best, `STEPS - 1` worst.
-pub fn preference(shares: &Shares) -> u16 {
+pub fn preference(shares: &RequestedShares) -> u16 {
     let gap = (shares.cpu.min(1.0) - shares.memory.min(1.0)).abs();
     ((gap * f64::from(STEPS)) as u16).min(STEPS - 1)
 }
@@ -17,10 +17,10 @@ mod tests {
 
     #[test]
     fn an_even_node_is_better_than_a_lopsided_one() {
-        let even = preference(&Shares { cpu: 0.5, memory: 0.5 });
-        let lopsided = preference(&Shares { cpu: 0.9, memory: 0.1 });
+        let even = preference(&RequestedShares { cpu: 0.5, memory: 0.5 });
+        let lopsided = preference(&RequestedShares { cpu: 0.9, memory: 0.1 });
         assert_eq!(even, 0);
         assert!(lopsided > even);
-        assert_eq!(preference(&Shares { cpu: 1.0, memory: 0.0 }), STEPS - 1);
+        assert_eq!(preference(&RequestedShares { cpu: 1.0, memory: 0.0 }), STEPS - 1);
     }
 }

@@ -82,14 +82,14 @@ fn missing(
 /// Maximum utilisation of a cell by pods under a policy (Protean's utilisation limit), in percent of its allocatable
 /// resources. `None`: unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct UtilisationLimit {
+pub struct CellLimit {
     pub cpu: Option<u8>,
     pub memory: Option<u8>,
     /// Nodes with the same value of this label are one cell; unset: each node is its own cell.
     pub topology_key: Option<Arc<str>>,
 }
 
-impl UtilisationLimit {
+impl CellLimit {
     /// Returns whether this node is its own cell.
     pub fn is_of_node(&self, row: &Row) -> bool {
         let label = |key| row.node.as_ref().and_then(|node| node.labels.get(key));
@@ -99,32 +99,32 @@ impl UtilisationLimit {
 
 /// Allocatable and requested CPU (milli) and memory (bytes) of one or several nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Load {
+pub struct CellLoad {
     taken: [i64; 2],
     all: [i64; 2],
 }
 
-impl Load {
-    pub fn of(row: &Row) -> Load {
+impl CellLoad {
+    pub fn of(row: &Row) -> CellLoad {
         let both = |amounts: &Amounts| [amounts.cpu_milli, amounts.memory];
-        Load { taken: both(&row.requested), all: both(&row.allocatable) }
+        CellLoad { taken: both(&row.requested), all: both(&row.allocatable) }
     }
 
-    pub fn plus(self, more: Load) -> Load {
+    pub fn plus(self, more: CellLoad) -> CellLoad {
         let add = |a: [i64; 2], b: [i64; 2]| [a[0].wrapping_add(b[0]), a[1].wrapping_add(b[1])];
-        Load { taken: add(self.taken, more.taken), all: add(self.all, more.all) }
+        CellLoad { taken: add(self.taken, more.taken), all: add(self.all, more.all) }
     }
 
-    /// Exactly reverts [`Load::plus`].
-    pub fn minus(self, less: Load) -> Load {
+    /// Exactly reverts [`CellLoad::plus`].
+    pub fn minus(self, less: CellLoad) -> CellLoad {
         let take = |a: [i64; 2], b: [i64; 2]| [a[0].wrapping_sub(b[0]), a[1].wrapping_sub(b[1])];
-        Load { taken: take(self.taken, less.taken), all: take(self.all, less.all) }
+        CellLoad { taken: take(self.taken, less.taken), all: take(self.all, less.all) }
     }
 }
 
 /// Returns why the pod would exceed the limit of a cell, if so. Pods that do not request a resource may exceed its
 /// limit.
-pub fn beyond(limit: &UtilisationLimit, usage: &Usage, cell: &Load) -> Option<Reasons> {
+pub fn beyond(limit: &CellLimit, usage: &Usage, cell: &CellLoad) -> Option<Reasons> {
     let mut reasons = Reasons::NONE;
     let mut check = |percent: Option<u8>, wanted: i64, taken: i64, all: i64| {
         let Some(percent) = percent.filter(|_| wanted > 0) else {
@@ -146,18 +146,18 @@ pub fn beyond(limit: &UtilisationLimit, usage: &Usage, cell: &Load) -> Option<Re
 /// Requested shares of a node once the pod is on it: 0 empty, 1 full, more when overcommitted. Pods count at least 100
 /// milli CPU and 200 MiB, as in upstream's scores.
 #[derive(Debug, Clone, Copy)]
-pub struct Shares {
+pub struct RequestedShares {
     pub cpu: f64,
     pub memory: f64,
 }
 
-impl Shares {
-    pub fn after(usage: &Usage, row: &Row) -> Shares {
+impl RequestedShares {
+    pub fn after(usage: &Usage, row: &Row) -> RequestedShares {
         let share = |taken: i64, more: i64, all: i64| match all {
             ..=0 => 1.0,
             _ => taken.saturating_add(more) as f64 / all as f64,
         };
-        Shares {
+        RequestedShares {
             cpu: share(row.nonzero_cpu_milli, usage.nonzero_cpu_milli, row.allocatable.cpu_milli),
             memory: share(row.nonzero_memory, usage.nonzero_memory, row.allocatable.memory),
         }
@@ -168,7 +168,7 @@ impl Shares {
 pub const STEPS: u16 = 64;
 
 /// 0 is best, `STEPS - 1` worst.
-pub fn preference(packing: Packing, shares: &Shares) -> u16 {
+pub fn preference(packing: Packing, shares: &RequestedShares) -> u16 {
     let taken = (shares.cpu.min(1.0) + shares.memory.min(1.0)) / 2.0;
     // The cast saturates; a share is never negative or NaN.
     let step = ((taken * f64::from(STEPS)) as u16).min(STEPS - 1);
@@ -227,23 +227,27 @@ mod tests {
 
     #[test]
     fn a_limit_is_reached_exactly_and_never_exceeded_by_what_a_pod_requests() {
-        let limit = UtilisationLimit { cpu: Some(80), ..UtilisationLimit::default() };
-        assert_eq!(beyond(&limit, &usage(800, 100, 0), &Load::of(&row(1000, 100, 9))), None);
+        let limit = CellLimit { cpu: Some(80), ..CellLimit::default() };
+        assert_eq!(beyond(&limit, &usage(800, 100, 0), &CellLoad::of(&row(1000, 100, 9))), None);
         let hopeless = Some(Reasons::LIMIT | Reasons::UNRESOLVABLE);
-        assert_eq!(beyond(&limit, &usage(801, 100, 0), &Load::of(&row(1000, 100, 9))), hopeless);
+        assert_eq!(beyond(&limit, &usage(801, 100, 0), &CellLoad::of(&row(1000, 100, 9))), hopeless);
         let mut taken = row(1000, 100, 9);
         taken.charge(&Holding::from(&Arc::new(usage(700, 0, 0))));
-        assert_eq!(beyond(&limit, &usage(101, 0, 0), &Load::of(&taken)), Some(Reasons::LIMIT));
-        assert_eq!(beyond(&limit, &usage(0, 100, 0), &Load::of(&taken)), None, "it asks for no CPU");
-        let both = UtilisationLimit { cpu: Some(100), memory: Some(50), topology_key: None };
-        assert_eq!(beyond(&both, &usage(1, 51, 0), &Load::of(&taken)), hopeless);
+        assert_eq!(beyond(&limit, &usage(101, 0, 0), &CellLoad::of(&taken)), Some(Reasons::LIMIT));
+        assert_eq!(beyond(&limit, &usage(0, 100, 0), &CellLoad::of(&taken)), None, "it asks for no CPU");
+        let both = CellLimit { cpu: Some(100), memory: Some(50), topology_key: None };
+        assert_eq!(beyond(&both, &usage(1, 51, 0), &CellLoad::of(&taken)), hopeless);
     }
 
     #[test]
     fn least_allocated_prefers_the_emptier_node_and_most_allocated_the_fuller() {
-        let (empty, full) = (Shares { cpu: 0.1, memory: 0.1 }, Shares { cpu: 0.9, memory: 0.9 });
+        let (empty, full) =
+            (RequestedShares { cpu: 0.1, memory: 0.1 }, RequestedShares { cpu: 0.9, memory: 0.9 });
         assert!(preference(Packing::LeastAllocated, &empty) < preference(Packing::LeastAllocated, &full));
         assert!(preference(Packing::MostAllocated, &empty) > preference(Packing::MostAllocated, &full));
-        assert_eq!(preference(Packing::LeastAllocated, &Shares { cpu: 7.0, memory: 1.0 }), STEPS - 1);
+        assert_eq!(
+            preference(Packing::LeastAllocated, &RequestedShares { cpu: 7.0, memory: 1.0 }),
+            STEPS - 1
+        );
     }
 }

@@ -1,13 +1,13 @@
 //! TaintToleration: a NoSchedule or NoExecute taint that the pod does not tolerate excludes the node; among the
 //! remaining nodes, fewer untolerated PreferNoSchedule taints are better.
 
-use super::Answer;
+use super::RuleAnswer;
 use berth_model::{Effect, Node, Toleration};
 
 /// The node is excluded. Any other answer is the number of untolerated PreferNoSchedule taints.
-pub const UNTOLERATED: Answer = Answer::MAX;
+pub const UNTOLERATED: RuleAnswer = RuleAnswer::MAX;
 
-pub fn answer(tolerations: &[Toleration], node: &Node) -> Answer {
+pub fn answer(tolerations: &[Toleration], node: &Node) -> RuleAnswer {
     let mut avoided = 0;
     for taint in node.taints.iter() {
         if tolerations.iter().any(|toleration| toleration.tolerates(taint)) {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::Answer;
+use super::RuleAnswer;
 use super::reasons::Reasons;
 use crate::inventory::Row;
 use berth_model::{
@@ -11,16 +11,16 @@ use berth_model::{
 };
 
 /// A bound volume does not reach the node.
-pub const NOT_REACHED: Answer = 1;
+pub const NOT_REACHED: RuleAnswer = 1;
 
 /// Returns whether the volumes with these affinities reach the node.
-pub fn answer(bound: &[Box<[NodeSelectorTerm]>], node: &Node) -> Answer {
+pub fn answer(bound: &[Box<[NodeSelectorTerm]>], node: &Node) -> RuleAnswer {
     if bound.iter().all(|terms| admits(terms, &node.labels)) { super::NEUTRAL } else { NOT_REACHED }
 }
 
 /// Returns why the node is not valid, given the cached answer; `None`: it is valid (upstream: `FindPodVolumes`, which
 /// reports bound and unbound claims together).
-pub fn refuses(needs: &VolumeNeeds, row: &Row, answer: Answer) -> Option<Reasons> {
+pub fn refuses(needs: &VolumeNeeds, row: &Row, answer: RuleAnswer) -> Option<Reasons> {
     let mut reasons = Reasons::NONE;
     if answer == NOT_REACHED {
         reasons |= Reasons::VOLUME_NOT_REACHED;
@@ -36,7 +36,7 @@ pub fn refuses(needs: &VolumeNeeds, row: &Row, answer: Answer) -> Option<Reasons
 
 /// The volume that a claim gets on a node.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Choice<'a> {
+pub enum VolumeChoice<'a> {
     /// A free volume.
     Volume(&'a Arc<StaticVolume>),
     /// A volume provisioned for it.
@@ -47,29 +47,29 @@ pub enum Choice<'a> {
 ///
 /// # Errors
 /// The reason why one of them gets no volume.
-pub fn plan<'a>(claims: &'a [UnboundClaim], row: &'a Row) -> Result<Vec<Choice<'a>>, Reasons> {
+pub fn plan<'a>(claims: &'a [UnboundClaim], row: &'a Row) -> Result<Vec<VolumeChoice<'a>>, Reasons> {
     let Some(node) = row.node.as_deref().filter(|_| !claims.is_empty()) else {
         return Ok(Vec::new());
     };
     let local = row.local_volumes.as_ref().map_or(&[][..], |volumes| volumes);
-    let mut choices: Vec<Option<Choice>> = Vec::with_capacity(claims.len());
+    let mut choices: Vec<Option<VolumeChoice>> = Vec::with_capacity(claims.len());
     for claim in claims {
         let chosen = match &claim.selected_node {
             Some(selected) if *selected != node.name => return Err(Reasons::NO_FREE_VOLUME),
             Some(_) => None,
             None => {
                 let taken = |volume: &StaticVolume| {
-                    let is_this = |choice: &Option<Choice>| matches!(choice, Some(Choice::Volume(other)) if other.name == volume.name);
+                    let is_this = |choice: &Option<VolumeChoice>| matches!(choice, Some(VolumeChoice::Volume(other)) if other.name == volume.name);
                     choices.iter().any(is_this)
                 };
                 find(claim, local, node, taken)
             }
         };
-        choices.push(chosen.map(Choice::Volume));
+        choices.push(chosen.map(VolumeChoice::Volume));
     }
     // Claims that already wait for provisioning on this node are checked first.
     let open = |selected: bool| {
-        let open = move |(claim, choice): &(&UnboundClaim, &Option<Choice>)| {
+        let open = move |(claim, choice): &(&UnboundClaim, &Option<VolumeChoice>)| {
             choice.is_none() && claim.selected_node.is_some() == selected
         };
         claims.iter().zip(&choices).filter(open).map(|(claim, _)| claim)
@@ -77,7 +77,7 @@ pub fn plan<'a>(claims: &'a [UnboundClaim], row: &'a Row) -> Result<Vec<Choice<'
     for claim in open(true).chain(open(false)) {
         can_be_made(claim.provision.as_ref(), node)?;
     }
-    Ok(choices.into_iter().map(|choice| choice.unwrap_or(Choice::Made)).collect())
+    Ok(choices.into_iter().map(|choice| choice.unwrap_or(VolumeChoice::Made)).collect())
 }
 
 /// Returns the smallest free volume that satisfies the claim on this node, or the pre-bound one (upstream:
@@ -161,10 +161,10 @@ mod tests {
         UnboundClaim { size_bytes, kind, ..UnboundClaim::default() }
     }
 
-    fn names(choices: Result<Vec<Choice>, Reasons>) -> Vec<String> {
+    fn names(choices: Result<Vec<VolumeChoice>, Reasons>) -> Vec<String> {
         let name = |choice| match choice {
-            Choice::Volume(volume) => volume.name.to_string(),
-            Choice::Made => "made".to_owned(),
+            VolumeChoice::Volume(volume) => volume.name.to_string(),
+            VolumeChoice::Made => "made".to_owned(),
         };
         choices.expect("each gets something").into_iter().map(name).collect()
     }

@@ -1,17 +1,17 @@
 //! VolumeZone: a node with zone or region labels only accepts pods whose bound volumes have matching labels.
 
-use super::Answer;
+use super::RuleAnswer;
 use berth_model::{Labels, Node, VolumeZone};
 
 /// A volume is in another zone or region.
-pub const ELSEWHERE: Answer = 1;
+pub const ELSEWHERE: RuleAnswer = 1;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const REGION: &str = "topology.kubernetes.io/region";
 const OLD_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
 const OLD_REGION: &str = "failure-domain.beta.kubernetes.io/region";
 
-pub fn answer(zones: &[VolumeZone], node: &Node) -> Answer {
+pub fn answer(zones: &[VolumeZone], node: &Node) -> RuleAnswer {
     let labels = &node.labels;
     // A cluster of one zone need not label its nodes.
     if [ZONE, REGION, OLD_ZONE, OLD_REGION].iter().all(|key| labels.get(key).is_none()) {
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
     use crate::rules::NEUTRAL;
 
-    fn ask(key: &str, values: &[&str], labels: &[(&str, &str)]) -> Answer {
+    fn ask(key: &str, values: &[&str], labels: &[(&str, &str)]) -> RuleAnswer {
         let values = values.iter().map(|value| (*value).into()).collect();
         let node = Node { labels: labels.iter().copied().collect(), ..Node::default() };
         answer(&[VolumeZone { key: key.into(), values }], &node)

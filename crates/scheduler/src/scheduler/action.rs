@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Eviction;
-use crate::gang::AllocationStatus;
+use crate::gang::GangStatus;
 use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
-use crate::quota::QuotaStatus;
-use berth_model::{PodRef, Report};
+use crate::quota::QuotaReport;
+use berth_model::{PodRef, PodReport};
 
 /// An action for the I/O modules.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,21 +24,21 @@ pub enum Action {
         pod: PodRef,
         node: Option<Arc<str>>,
     },
-    Report(Report),
+    Report(PodReport),
     /// Write the status of an allocation. The latest status replaces earlier ones.
-    TellAllocation(Box<AllocationStatus>),
+    TellAllocation(Box<GangStatus>),
     /// Write the status of a policy. The latest status replaces earlier ones.
     TellPolicy(Box<PolicyStatus>),
     /// Write the status of a quota. The latest status replaces earlier ones.
-    TellQuota(Box<QuotaStatus>),
+    TellQuota(Box<QuotaReport>),
     /// Wake this agent.
     WakeAgent(usize),
     /// Add a sample to a histogram.
-    Observe(Sample),
+    Observe(LatencySample),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Sample {
+pub enum LatencySample {
     /// Duration of one attempt to place a pod.
     Attempt { result: AttemptResult, took: Duration },
     /// Time from a pod's arrival to its bind, over all attempts.

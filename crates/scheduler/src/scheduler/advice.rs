@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::{Scheduler, State, Waiting};
 use crate::class::{Class, ClassId};
-use crate::gang::{AllocationName, Candidate, Wanted};
+use crate::gang::{AllocationName, UnboundMember, WantedMembers};
 use crate::inventory::{NodeId, Occupant, Revision};
-use crate::queue::{Group, Place};
+use crate::queue::{ParkedGroup, Place};
 use crate::repack::{Case, Fixed, MOST_PODS, Resident, Waits};
 use berth_model::{Pinned, Pod, PodSpec, PodVolumes};
 
@@ -115,7 +115,8 @@ impl Scheduler {
 
     /// Returns at most `most` unschedulable cases in queue order, and the number of further ones.
     pub fn stuck(&self, most: usize) -> (Vec<Case>, usize) {
-        let of_class = |group: &Group| Some((*group.pods.first_key_value()?.0, Stuck::Class(group.class.id)));
+        let of_class =
+            |group: &ParkedGroup| Some((*group.pods.first_key_value()?.0, Stuck::Class(group.class.id)));
         let gangs = self.gangs.stuck(&self.cluster).map(|(place, name)| (place, Stuck::Gang(name)));
         let mut stuck: Vec<(Place, Stuck)> = self.parked.groups().filter_map(of_class).chain(gangs).collect();
         stuck.sort_unstable_by_key(|(place, _)| *place);
@@ -166,10 +167,15 @@ impl Scheduler {
             place.get_or_insert(known.place());
             pods.push(known.pod.clone());
             let (class, holding) = (known.class.clone(), known.holding.clone());
-            members.push(Candidate { uid: uid.clone(), class, holding, role: 0 });
+            members.push(UnboundMember { uid: uid.clone(), class, holding, role: 0 });
         }
-        let wanted =
-            Wanted { members, need: [1].into(), topology: None, placed: Vec::new(), reserved: Vec::new() };
+        let wanted = WantedMembers {
+            members,
+            need: [1].into(),
+            topology: None,
+            placed: Vec::new(),
+            reserved: Vec::new(),
+        };
         Some((place?, Case { what: Waits::Pods(pods), wanted, waiting }))
     }
 

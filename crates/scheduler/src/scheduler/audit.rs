@@ -10,7 +10,7 @@ use berth_model::{Node, Pod};
 /// A difference between the scheduler's state and the API server. While a watch lags behind a list, differences are
 /// normal; a difference that is found again unchanged later is an error.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Difference {
+pub enum StateDifference {
     /// The pod is not charged to its node, or is not queued though it should be.
     Pod { uid: Arc<str>, node: Option<Arc<str>> },
     /// The scheduler has the pod, but it does not exist.
@@ -23,12 +23,12 @@ pub enum Difference {
 
 impl Scheduler {
     /// Compares with a complete list of live pods and nodes. Sorted.
-    pub fn differences(&self, pods: &[Pod], nodes: &[Node]) -> Vec<Difference> {
+    pub fn differences(&self, pods: &[Pod], nodes: &[Node]) -> Vec<StateDifference> {
         let mut found = Vec::new();
         let listed: HashMap<&str, &Pod> = pods.iter().map(|pod| (&*pod.uid, pod)).collect();
         for pod in pods {
             if !self.knows(pod) {
-                found.push(Difference::Pod { uid: pod.uid.clone(), node: pod.node_name.clone() });
+                found.push(StateDifference::Pod { uid: pod.uid.clone(), node: pod.node_name.clone() });
             }
         }
         let gone = |uid: &&Arc<str>| !listed.contains_key(&***uid);
@@ -38,18 +38,18 @@ impl Scheduler {
             .charged()
             .chain(self.cluster.waiting.keys())
             .chain(self.cluster.ledger.reserved());
-        found.extend(known.filter(gone).map(|uid| Difference::PodGone { uid: uid.clone() }));
+        found.extend(known.filter(gone).map(|uid| StateDifference::PodGone { uid: uid.clone() }));
 
         let inventory = self.inventory();
         let listed: HashMap<&str, &Node> = nodes.iter().map(|node| (&*node.name, node)).collect();
         for node in nodes {
             let row = inventory.find(&node.name).map(|id| inventory.row(id));
             if row.and_then(|row| row.node.as_deref()) != Some(node) {
-                found.push(Difference::Node { name: node.name.clone() });
+                found.push(StateDifference::Node { name: node.name.clone() });
             }
         }
         let gone = inventory.node_names().filter(|name| !listed.contains_key(&***name));
-        found.extend(gone.map(|name| Difference::NodeGone { name: name.clone() }));
+        found.extend(gone.map(|name| StateDifference::NodeGone { name: name.clone() }));
         found.sort();
         found.dedup();
         found
@@ -69,28 +69,34 @@ impl Scheduler {
     }
 
     /// Applies the API server's state for each of these differences. Returns the number repaired.
-    pub fn mend(&mut self, differences: &[Difference], pods: &[Pod], nodes: &[Node], now: Duration) -> usize {
+    pub fn mend(
+        &mut self,
+        differences: &[StateDifference],
+        pods: &[Pod],
+        nodes: &[Node],
+        now: Duration,
+    ) -> usize {
         let pods: HashMap<&str, &Pod> = pods.iter().map(|pod| (&*pod.uid, pod)).collect();
         let nodes: HashMap<&str, &Node> = nodes.iter().map(|node| (&*node.name, node)).collect();
         for difference in differences {
             match difference {
-                Difference::Pod { uid, .. } => {
+                StateDifference::Pod { uid, .. } => {
                     if let Some(pod) = pods.get(&**uid) {
                         self.apply_pod((*pod).clone(), now);
                     }
                 }
-                Difference::PodGone { uid } => {
+                StateDifference::PodGone { uid } => {
                     // A bind in flight will report the deletion itself.
                     if !self.cluster.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding) {
                         self.delete_pod(uid);
                     }
                 }
-                Difference::Node { name } => {
+                StateDifference::Node { name } => {
                     if let Some(node) = nodes.get(&**name) {
                         self.apply_node((*node).clone());
                     }
                 }
-                Difference::NodeGone { name } => {
+                StateDifference::NodeGone { name } => {
                     self.delete_node(name);
                 }
             }

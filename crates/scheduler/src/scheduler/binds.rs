@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Action, AttemptResult, Sample, Scheduler, State};
-use crate::placement::{Binding, Outcome};
-use berth_model::Report;
+use super::{Action, AttemptResult, LatencySample, Scheduler, State};
+use crate::placement::{BindOutcome, Binding};
+use berth_model::PodReport;
 
 impl Scheduler {
     /// Settles the bind requested by an [`Action::Bind`]. Must be called exactly once per action.
-    pub fn bind_finished(&mut self, binding: &Binding, outcome: Outcome, now: Duration) {
+    pub fn bind_finished(&mut self, binding: &Binding, outcome: BindOutcome, now: Duration) {
         self.binds -= 1;
         // Agents paused at the bind limit resume at 3/4 of it, not after every single bind: waking a thread costs more
         // than placing a pod.
@@ -19,22 +19,22 @@ impl Scheduler {
         let uid = &binding.uid;
         let ours = self.cluster.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding);
         match outcome {
-            Outcome::Bound => {
+            BindOutcome::Bound => {
                 self.cluster.ledger.confirm(uid);
                 self.gangs.member_bound(uid);
                 if ours {
                     self.scheduled(binding, now);
                 }
             }
-            Outcome::BoundElsewhere(node) => {
+            BindOutcome::BoundElsewhere(node) => {
                 self.move_charge(uid, &node);
                 self.remove(uid);
             }
-            Outcome::Vanished => {
+            BindOutcome::Vanished => {
                 self.remove(uid);
                 self.discharge(uid);
             }
-            Outcome::Refused(why) => match self.cluster.ledger.charge_of(uid) {
+            BindOutcome::Refused(why) => match self.cluster.ledger.charge_of(uid) {
                 Some(charge) if charge.assumed => {
                     self.preemption.node_changed(&binding.node);
                     self.discharge(uid);
@@ -61,9 +61,9 @@ impl Scheduler {
         };
         self.stats.scheduled += 1;
         let (waited, attempts) = (now.saturating_sub(waiting.arrived), waiting.attempts);
-        self.actions.push(Action::Observe(Sample::Scheduled { waited, attempts }));
+        self.actions.push(Action::Observe(LatencySample::Scheduled { waited, attempts }));
         let node = binding.node.clone();
-        self.actions.push(Action::Report(Report::Scheduled { pod: waiting.pod, node }));
+        self.actions.push(Action::Report(PodReport::Scheduled { pod: waiting.pod, node }));
     }
 
     /// Reports an error and retries the pod after a backoff.
@@ -79,7 +79,7 @@ impl Scheduler {
         self.backoff.insert(until, uid);
         self.stats.errors += 1;
         let took = Duration::ZERO;
-        self.actions.push(Action::Observe(Sample::Attempt { result: AttemptResult::Error, took }));
+        self.actions.push(Action::Observe(LatencySample::Attempt { result: AttemptResult::Error, took }));
         self.tell(uid, "SchedulerError", message.into(), true);
     }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::cluster::Cluster;
 use super::{Action, Scheduler, Stale, State};
 use crate::inventory::NodeId;
-use crate::objects::{BindingError, Progress, VolumeNews, Wanted};
+use crate::objects::{BindingError, ClaimProgress, VolumeNews, WantedVolume};
 use crate::placement::ClaimOrder;
 use crate::rules::{VolumeChoice, plan_volumes};
 use berth_model::{ClaimName, Holding, VolumeNeeds};
@@ -150,10 +150,10 @@ impl Claims {
             return Err(ClaimError::NodeGone(order.node.clone()));
         };
         match cluster.objects.volumes.progress(&order.requests, written, node) {
-            Progress::Done => Ok(true),
-            Progress::Failed(why) => Err(ClaimError::Failed(why)),
-            Progress::Waiting if now >= claiming.deadline => Err(ClaimError::DeadlineExceeded),
-            Progress::Waiting => Ok(false),
+            ClaimProgress::Done => Ok(true),
+            ClaimProgress::Failed(why) => Err(ClaimError::Failed(why)),
+            ClaimProgress::Waiting if now >= claiming.deadline => Err(ClaimError::DeadlineExceeded),
+            ClaimProgress::Waiting => Ok(false),
         }
     }
 
@@ -185,8 +185,8 @@ impl Scheduler {
             return self.back_off(uid, "its volumes were claimed by another pod".to_owned(), now);
         };
         let wanted = |choice| match choice {
-            VolumeChoice::Volume(volume) => Wanted::Volume(volume.name.clone()),
-            VolumeChoice::Made => Wanted::Provision,
+            VolumeChoice::Volume(volume) => WantedVolume::Volume(volume.name.clone()),
+            VolumeChoice::Made => WantedVolume::Provision,
         };
         let wanted: Vec<_> = claims.into_iter().zip(choices.into_iter().map(wanted)).collect();
         let (host, requests) = (inventory.name(node).clone(), self.cluster.objects.volumes.requests(&wanted));

@@ -10,7 +10,7 @@ use crate::class::Class;
 use crate::gang::AllocationName;
 use crate::invariants::{Checked, within_maximum};
 use crate::inventory::{Inventory, Ledger, NodeId, Row};
-use crate::objects::{Kind, Objects};
+use crate::objects::{ObjectKind, ObjectStores};
 use crate::quota::{Lack, Sums};
 use crate::rules::{self, Key};
 use berth_model::{ClaimName, Holding, Pod, Usage};
@@ -19,7 +19,7 @@ use berth_model::{ClaimName, Holding, Pod, Usage};
 #[derive(Debug)]
 pub(super) struct Cluster {
     pub(super) config: SchedulerConfig,
-    pub(super) objects: Objects,
+    pub(super) objects: ObjectStores,
     pub(super) ledger: Ledger,
     /// By uid. Never iterated where order could matter.
     pub(super) waiting: HashMap<Arc<str>, Waiting>,
@@ -29,7 +29,7 @@ pub(super) struct Cluster {
     pub(super) pods_listed: bool,
     pub(super) nodes_listed: bool,
     /// Kinds of other objects that have not been listed yet.
-    pub(super) unlisted: BTreeSet<Kind>,
+    pub(super) unlisted: BTreeSet<ObjectKind>,
 }
 
 impl Cluster {

@@ -8,7 +8,7 @@ use super::waiting::told_so_far;
 use super::{Action, PodRefusal, Scheduler, State, Waiting};
 use crate::gang::AllocationName;
 use crate::inventory::Discrepancy;
-use crate::objects::{Affected, Kind, Object, ObjectName};
+use crate::objects::{Affected, ClusterObject, ObjectKind, ObjectName};
 use berth_model::{ClaimName, Identity, Node, Pod, PodAffinity, PodRef};
 
 impl Scheduler {
@@ -134,14 +134,14 @@ impl Scheduler {
     }
 
     /// Upserts another object.
-    pub fn apply_object(&mut self, object: Object) {
+    pub fn apply_object(&mut self, object: ClusterObject) {
         let object = match object {
-            Object::Allocation(allocation) => return self.apply_allocation(*allocation),
-            Object::Policy(policy) => return self.apply_policy(*policy),
-            Object::Quota(quota) => return self.apply_quota(*quota),
+            ClusterObject::Allocation(allocation) => return self.apply_allocation(*allocation),
+            ClusterObject::Policy(policy) => return self.apply_policy(*policy),
+            ClusterObject::Quota(quota) => return self.apply_quota(*quota),
             object => object,
         };
-        let of_namespace = matches!(object, Object::Namespace { .. });
+        let of_namespace = matches!(object, ClusterObject::Namespace { .. });
         let affected = self.cluster.objects.apply(object);
         if of_namespace && affected != Affected::Nothing {
             self.policies.namespace_changed();
@@ -150,15 +150,15 @@ impl Scheduler {
         self.heed(affected);
     }
 
-    pub fn delete_object(&mut self, kind: Kind, object: &ObjectName) {
+    pub fn delete_object(&mut self, kind: ObjectKind, object: &ObjectName) {
         if let Some(kind) = kind.allocation() {
             let (namespace, name) = (object.namespace.clone(), object.name.clone());
             return self.delete_allocation(&AllocationName { kind, namespace, name });
         }
         match kind {
-            Kind::AllocationPolicy => return self.delete_policy(&object.name),
-            Kind::Quota => return self.delete_quota(&object.name),
-            Kind::Namespace => {
+            ObjectKind::AllocationPolicy => return self.delete_policy(&object.name),
+            ObjectKind::Quota => return self.delete_quota(&object.name),
+            ObjectKind::Namespace => {
                 self.policies.namespace_changed();
                 self.quotas.namespace_changed();
             }
@@ -169,14 +169,14 @@ impl Scheduler {
     }
 
     /// Deletes the objects of this kind that are not in a complete list.
-    pub fn retain_objects(&mut self, kind: Kind, listed: &HashSet<ObjectName>) {
+    pub fn retain_objects(&mut self, kind: ObjectKind, listed: &HashSet<ObjectName>) {
         if let Some(kind) = kind.allocation() {
             self.retain_allocations(kind, listed);
         }
         match kind {
-            Kind::AllocationPolicy => self.retain_policies(listed),
-            Kind::Quota => self.retain_quotas(listed),
-            Kind::Namespace => {
+            ObjectKind::AllocationPolicy => self.retain_policies(listed),
+            ObjectKind::Quota => self.retain_quotas(listed),
+            ObjectKind::Namespace => {
                 self.policies.namespace_changed();
                 self.quotas.namespace_changed();
             }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dispatch::DispatcherKind;
-use crate::objects::Kind;
+use crate::objects::ObjectKind;
 use crate::queue::BackoffLimits;
-use crate::rules::Placement;
+use crate::rules::PlacementSettings;
 use berth_model::Spread;
 
 /// Configuration of the scheduler.
@@ -28,7 +28,7 @@ pub struct SchedulerConfig {
     /// Minimum interval between updates of a waiting pod's condition with a new diagnosis of its class.
     pub refresh: Duration,
     /// Kinds that must be listed before anything is scheduled, in addition to pods and nodes.
-    pub objects: BTreeSet<Kind>,
+    pub objects: BTreeSet<ObjectKind>,
     /// Time to bind the claims of a pod after it got its node; then the pod loses the node.
     pub volume_bind_timeout: Duration,
     /// Tracks pods of other schedulers without a node: needed by the guard and the extender.
@@ -42,7 +42,7 @@ pub struct SchedulerConfig {
     /// Default spread constraints of pods without their own that have a common owner or service. Without selectors.
     pub default_spread: Spread,
     /// Placement of pods that no policy governs.
-    pub placement: Arc<Placement>,
+    pub placement: Arc<PlacementSettings>,
 }
 
 impl Default for SchedulerConfig {

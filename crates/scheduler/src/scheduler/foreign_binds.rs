@@ -12,7 +12,7 @@ use super::cluster::Cluster;
 use super::{Scheduler, State};
 use crate::class::Class;
 use crate::inventory::NodeId;
-use crate::placement::{Binding, Outcome, Truth};
+use crate::placement::{BindOutcome, Binding, Truth};
 use crate::quota::Lack;
 use crate::rules::{self, Reasons, Standing};
 use berth_model::{Holding, Pod};
@@ -378,19 +378,19 @@ impl Scheduler {
     }
 
     /// Settles the bind requested by [`ExtenderBind::Begin`]. Must be called exactly once per request.
-    pub fn extender_bind_finished(&mut self, binding: &Binding, outcome: &Outcome) {
+    pub fn extender_bind_finished(&mut self, binding: &Binding, outcome: &BindOutcome) {
         let uid = &binding.uid;
         self.foreign.binds.remove(uid);
         match outcome {
-            Outcome::Bound => {
+            BindOutcome::Bound => {
                 self.cluster.ledger.confirm(uid);
                 self.foreign.pods.remove(uid);
             }
-            Outcome::BoundElsewhere(node) => {
+            BindOutcome::BoundElsewhere(node) => {
                 self.move_charge(uid, node);
             }
             // Unless a watch has seen it bound in the meantime.
-            Outcome::Vanished | Outcome::Refused(_) => {
+            BindOutcome::Vanished | BindOutcome::Refused(_) => {
                 if self.cluster.ledger.charge_of(uid).is_some_and(|charge| charge.assumed) {
                     self.discharge(uid);
                 }

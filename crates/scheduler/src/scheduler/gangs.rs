@@ -21,10 +21,10 @@ use quota::members_within_quotas;
 use super::{Action, Cluster, Preemption, Scheduler, State};
 use crate::dispatch::{Request, Ticket};
 use crate::gang::{
-    Allocation, AllocationKind, AllocationName, AllocationStatus, Allocations, Membership, Wanted,
+    Allocation, AllocationKind, AllocationName, Allocations, GangStatus, Membership, WantedMembers,
 };
 use crate::inventory::{Ledger, Revision};
-use crate::objects::{Kind, ObjectName};
+use crate::objects::{ObjectKind, ObjectName};
 use crate::queue::Place;
 use berth_model::Peer;
 
@@ -82,7 +82,7 @@ pub(super) struct Gang {
     lacking: Option<Arc<str>>,
     /// Time of the last report to its members.
     members_told_at: Option<Duration>,
-    told: Option<AllocationStatus>,
+    told: Option<GangStatus>,
     told_at: Duration,
 }
 
@@ -107,7 +107,7 @@ enum GangState {
 pub struct GangTask {
     pub(super) name: AllocationName,
     pub(super) version: u64,
-    pub wanted: Wanted,
+    pub wanted: WantedMembers,
     /// Victims of its preemption were still on their nodes.
     awaits_victims: bool,
 }
@@ -146,7 +146,7 @@ impl Gang {
     /// Returns, by role, the number of members that must still be placed together.
     fn need(&self, allocation: &Allocation) -> Box<[u32]> {
         let placed = Gang::count(allocation.roles.len(), self.placed.values());
-        let need = |(role, placed): (&crate::gang::Role, &u32)| match self.scheduled {
+        let need = |(role, placed): (&crate::gang::GangRole, &u32)| match self.scheduled {
             true => 0,
             false => role.minimum.saturating_sub(*placed),
         };
@@ -596,13 +596,13 @@ impl Scheduler {
     }
 }
 
-impl Kind {
+impl ObjectKind {
     /// Returns the kind of allocation for objects of this kind, if it is one.
     pub(super) fn allocation(self) -> Option<AllocationKind> {
         match self {
-            Kind::Allocation => Some(AllocationKind::Allocation),
-            Kind::PodGroup => Some(AllocationKind::PodGroup),
-            Kind::CoschedulingPodGroup => Some(AllocationKind::Coscheduling),
+            ObjectKind::Allocation => Some(AllocationKind::Allocation),
+            ObjectKind::PodGroup => Some(AllocationKind::PodGroup),
+            ObjectKind::CoschedulingPodGroup => Some(AllocationKind::Coscheduling),
             _ => None,
         }
     }

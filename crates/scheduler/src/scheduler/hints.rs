@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Scheduler;
 use crate::hints::{Hint, Hints, Taken, Terms};
-use crate::rules::Placement;
+use crate::rules::PlacementSettings;
 use berth_model::{Identity, PodSpec, Preference};
 
 impl Scheduler {
@@ -33,7 +33,7 @@ impl Scheduler {
     }
 
     /// Returns the hinted terms for such a pod if its policy counts affinity preferences.
-    pub(super) fn hinted(&self, pod: &Identity, spec: &Arc<PodSpec>, placement: &Placement) -> Terms {
+    pub(super) fn hinted(&self, pod: &Identity, spec: &Arc<PodSpec>, placement: &PlacementSettings) -> Terms {
         let preferences = placement.order.preferences().iter();
         if self.hints.is_empty()
             || preferences.into_iter().all(|(preference, _)| *preference != Preference::InterPodAffinity)

@@ -33,8 +33,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use action::{Action, AttemptResult, Sample, Stats};
-pub use audit::Difference;
+pub use action::{Action, AttemptResult, LatencySample, Stats};
+pub use audit::StateDifference;
 pub use config::SchedulerConfig;
 pub use foreign_binds::{BindRefusal, BindReview, ExtenderBind, ForeignCounts};
 pub use gangs::{GangCase, GangTask};
@@ -42,20 +42,20 @@ pub use growth::{Growth, GrowthError};
 pub use preemption::{Attempt, Eviction, GangAttempt, GangHuntResult, HuntResult};
 pub use quotas::QuotaStanding;
 pub use share::Share;
-pub use verdict::{Candidate, Standings, Verdict};
+pub use verdict::{NodeCandidate, Standings, Verdict};
 pub use waiting::PodRefusal;
-pub use work::{Answer, Settled, Task};
+pub use work::{Settled, Task, TaskResult};
 
 use crate::class::{ClassId, Classifier};
 use crate::dispatch::{Dispatcher, Estimator};
 use crate::hints::Hints;
 use crate::invariants::Violation;
 use crate::inventory::{Inventory, Ledger, Revision};
-use crate::objects::{Budgets, Objects};
+use crate::objects::{Budgets, ObjectStores};
 use crate::policy::Policies;
 use crate::queue::{Backoff, Parked};
 use advice::Advised;
-use berth_model::Report;
+use berth_model::PodReport;
 use claims::Claims;
 use cluster::Cluster;
 use foreign_binds::ForeignBinds;
@@ -124,7 +124,7 @@ impl Scheduler {
             checked_last: vec![false; agents],
             overcommitted: None,
             cluster: Cluster {
-                objects: Objects::new(config.default_spread.clone()),
+                objects: ObjectStores::new(config.default_spread.clone()),
                 ledger: Ledger::default(),
                 waiting: HashMap::new(),
                 leading: false,
@@ -413,7 +413,7 @@ impl Scheduler {
         }
         waiting.told = Some(message.clone());
         let (pod, generation) = (waiting.pod.clone(), waiting.generation);
-        self.actions.push(Action::Report(Report::Failed { pod, reason, message, generation, event }));
+        self.actions.push(Action::Report(PodReport::Failed { pod, reason, message, generation, event }));
     }
 
     /// Removes a waiting pod from its queue; it stays in `waiting`.

@@ -23,7 +23,7 @@ use std::time::Duration;
 use super::gangs::Gangs;
 use super::{Action, Cluster, Waiting};
 use crate::class::ClassId;
-use crate::gang::{AllocationName, Wanted};
+use crate::gang::{AllocationName, WantedMembers};
 use crate::inventory::{Ledger, NodeId};
 use crate::preempt::{Prospect, Site, Together, Victims};
 use crate::queue::Parked;
@@ -101,12 +101,17 @@ impl Preemption {
     }
 
     /// Lifts the reservations of these members, so that they can use them.
-    pub(super) fn lift(&self, wanted: &Wanted, ledger: &mut Ledger) {
+    pub(super) fn lift(&self, wanted: &WantedMembers, ledger: &mut Ledger) {
         self.nominations.lift(wanted, ledger);
     }
 
     /// Restores the reservations of the members that are still nominated.
-    pub(super) fn restore(&self, wanted: &Wanted, waiting: &HashMap<Arc<str>, Waiting>, ledger: &mut Ledger) {
+    pub(super) fn restore(
+        &self,
+        wanted: &WantedMembers,
+        waiting: &HashMap<Arc<str>, Waiting>,
+        ledger: &mut Ledger,
+    ) {
         self.nominations.restore(wanted, waiting, ledger);
     }
 

@@ -13,7 +13,9 @@ use crate::invariants::{Checked, ensure};
 use crate::inventory::Inventory;
 use crate::objects::ObjectName;
 use crate::queue::Place;
-use crate::quota::{Change, Limit, Lines, Quota, QuotaStatus, Resource, Standing, Sums, statuses};
+use crate::quota::{
+    Limit, Quota, QuotaChange, QuotaLines, QuotaReport, QuotaResource, QuotaUsage, Sums, statuses,
+};
 
 /// Minimum interval between computations of statuses; each is written when it has changed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
@@ -23,7 +25,7 @@ pub(super) const REASON: &str = "QuotaExceeded";
 /// Queues and statuses of quotas. Their definitions are with the other objects; their usage is counted by the ledger.
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
-    lines: Lines,
+    lines: QuotaLines,
     /// Quotas to check: a pod joined the queue, or resources may have been freed.
     due: BTreeSet<Arc<str>>,
     /// Uids of pods that joined a queue and have no condition yet.
@@ -31,7 +33,7 @@ pub(super) struct Quotas {
     /// Number of pods preempted for a guarantee since the start, by their quota.
     reclaimed: BTreeMap<Arc<str>, u64>,
     /// Statuses last written.
-    written: BTreeMap<Arc<str>, QuotaStatus>,
+    written: BTreeMap<Arc<str>, QuotaReport>,
     /// Time when statuses were last computed.
     computed_at: Option<Duration>,
     /// Time when the conditions of all waiting pods were last refreshed.
@@ -46,14 +48,14 @@ pub(super) struct Quotas {
 #[derive(Debug, Clone)]
 pub struct QuotaStanding {
     pub name: Arc<str>,
-    pub standing: Vec<Standing>,
+    pub standing: Vec<QuotaUsage>,
     pub waiting: usize,
     /// Number of pods preempted for a guarantee since the start.
     pub reclaimed: u64,
 }
 
 impl Quotas {
-    pub(super) fn lines(&self) -> &Lines {
+    pub(super) fn lines(&self) -> &QuotaLines {
         &self.lines
     }
 
@@ -159,7 +161,7 @@ impl Quotas {
     }
 
     /// Returns the statuses that have changed since they were last written.
-    fn changed_statuses(&mut self, cluster: &Cluster) -> Vec<QuotaStatus> {
+    fn changed_statuses(&mut self, cluster: &Cluster) -> Vec<QuotaReport> {
         let objects = &cluster.objects;
         let mut namespaces: Vec<_> = objects.namespaces().collect();
         namespaces.sort_unstable_by_key(|(name, _)| *name);
@@ -176,7 +178,7 @@ impl Quotas {
     fn standing(&self, quota: &Quota, cluster: &Cluster) -> QuotaStanding {
         QuotaStanding {
             name: quota.name.clone(),
-            standing: Standing::of(quota, cluster.ledger.accounts()),
+            standing: QuotaUsage::of(quota, cluster.ledger.accounts()),
             waiting: self.lines.waiting(&quota.name),
             reclaimed: self.reclaimed.get(&quota.name).copied().unwrap_or(0),
         }
@@ -201,7 +203,7 @@ fn total_allocatable(inventory: &Inventory) -> Sums {
         let Some(node) = &row.node else { continue };
         sums.add_amounts(&row.allocatable);
         for (name, amount) in node.extended.iter() {
-            sums.change(Resource::Extended(name.clone()), amount.into());
+            sums.change(QuotaResource::Extended(name.clone()), amount.into());
         }
     }
     sums
@@ -228,11 +230,11 @@ impl Scheduler {
         }
     }
 
-    fn quota_changed(&mut self, name: &Arc<str>, change: Change) {
+    fn quota_changed(&mut self, name: &Arc<str>, change: QuotaChange) {
         match change {
-            Change::Nothing => return,
-            Change::Limits => {}
-            Change::Pods => {
+            QuotaChange::Nothing => return,
+            QuotaChange::Limits => {}
+            QuotaChange::Pods => {
                 let Cluster { objects, ledger, .. } = &mut self.cluster;
                 ledger.rehold(|holding| {
                     let quota = objects.quotas.find(&holding.peer.identity);

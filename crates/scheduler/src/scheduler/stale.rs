@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::Waiting;
-use berth_model::{Owner, Pod};
+use berth_model::{Pod, PodOwner};
 
 /// Waiting pods to be reclassified.
 #[derive(Debug, Default)]
@@ -69,7 +69,7 @@ impl Stale {
 
     fn concerns(&self, pod: &Pod) -> bool {
         let namespace = &pod.peer.identity.namespace;
-        let owned = |owner: &Owner| self.owners.contains(&(namespace.clone(), owner.name.clone()));
+        let owned = |owner: &PodOwner| self.owners.contains(&(namespace.clone(), owner.name.clone()));
         self.everyone
             || self.claimants && pod.volumes.is_some()
             || self.namespaces.contains(namespace)

@@ -16,10 +16,10 @@ use super::*;
 use std::collections::HashSet;
 
 use crate::agent::{Agent, AgentConfig, CacheLimits};
-use crate::objects::{Kind, Object, ObjectName, system_defaults};
-use crate::placement::{Binding, Outcome};
+use crate::objects::{ClusterObject, ObjectKind, ObjectName, system_defaults};
+use crate::placement::{BindOutcome, Binding};
 use berth_model::{
-    Amounts, Identity, LabelSelector, Node, Operator, Owner, Peer, Pod, PodSpec, PreemptionPolicy,
+    Amounts, Identity, LabelSelector, Node, Operator, Peer, Pod, PodOwner, PodSpec, PreemptionPolicy,
     Requirement, SpecError, Unsupported, Usage,
 };
 
@@ -38,8 +38,8 @@ struct Bench {
     /// Uid, reason, message, event.
     told: Vec<(String, &'static str, String, bool)>,
     scheduled: Vec<String>,
-    statuses: Vec<crate::gang::AllocationStatus>,
-    quotas: Vec<crate::quota::QuotaStatus>,
+    statuses: Vec<crate::gang::GangStatus>,
+    quotas: Vec<crate::quota::QuotaReport>,
     woken: HashSet<usize>,
     /// Number of choices by agents.
     choices: usize,
@@ -91,11 +91,11 @@ impl Bench {
             match action {
                 Action::Bind(binding) => self.binds.push(binding),
                 Action::Claim(order) => self.orders.push(order),
-                Action::Report(Report::Scheduled { pod, .. }) => self.scheduled.push(pod.uid.to_string()),
-                Action::Report(Report::Failed { pod, reason, message, event, .. }) => {
+                Action::Report(PodReport::Scheduled { pod, .. }) => self.scheduled.push(pod.uid.to_string()),
+                Action::Report(PodReport::Failed { pod, reason, message, event, .. }) => {
                     self.told.push((pod.uid.to_string(), reason, message.to_string(), event))
                 }
-                Action::Report(Report::Preempted { .. }) => {}
+                Action::Report(PodReport::Preempted { .. }) => {}
                 Action::Evict(eviction) => self.evictions.push(*eviction),
                 Action::Nominate { pod, node } => {
                     self.nominations.push((pod.uid.to_string(), node.map(|node| node.to_string())));
@@ -119,14 +119,14 @@ impl Bench {
         task
     }
 
-    fn choose(&mut self, agent: usize, task: &Task) -> (Answer, Revision) {
+    fn choose(&mut self, agent: usize, task: &Task) -> (TaskResult, Revision) {
         self.choices += 1;
         let agent = &mut self.agents[agent];
         let answer = task.carry_out(agent, self.now, |_| {});
         (answer, agent.revision())
     }
 
-    fn settle(&mut self, agent: usize, task: &Task, (answer, seen): (Answer, Revision)) -> Settled {
+    fn settle(&mut self, agent: usize, task: &Task, (answer, seen): (TaskResult, Revision)) -> Settled {
         let settled = self.scheduler.settle(agent, &mut self.agents[agent], task, answer, seen, self.now);
         self.collect();
         settled
@@ -149,7 +149,7 @@ impl Bench {
         }
     }
 
-    fn finish(&mut self, binding: &Binding, outcome: Outcome) {
+    fn finish(&mut self, binding: &Binding, outcome: BindOutcome) {
         self.scheduler.bind_finished(binding, outcome, self.now);
         self.collect();
     }
@@ -268,7 +268,7 @@ fn what_changes_while_a_bind_is_under_way_counts_once_the_bind_is_refused() {
     bench.apply(Pod { deleting: true, ..pod("deleted", 100) });
     bench.apply(Pod { gates: ["wait".into()].into(), ..pod("gated", 100) });
     for binding in bench.binds.clone() {
-        bench.finish(&binding, Outcome::Refused("no".into()));
+        bench.finish(&binding, BindOutcome::Refused("no".into()));
     }
     bench.tick(20 * S);
     bench.work();
@@ -354,7 +354,7 @@ fn a_pod_that_another_scheduler_binds_is_let_go_wherever_it_is() {
     assert_eq!(&*ours.node, "n");
     bench.apply(on("other", pod("c", 100)));
     assert_eq!((bench.cpu_taken("n"), bench.cpu_taken("other")), (0, 300));
-    bench.finish(&ours, Outcome::BoundElsewhere("other".into()));
+    bench.finish(&ours, BindOutcome::BoundElsewhere("other".into()));
     assert_eq!((bench.cpu_taken("n"), bench.cpu_taken("other")), (0, 300));
     assert!(bench.scheduler.census().is_empty() && bench.scheduled.is_empty());
 }
@@ -381,12 +381,12 @@ fn a_deleted_pod_leaves_nothing_behind_wherever_it_was() {
     bench.work();
     deleted(&mut bench, "binding");
     assert_eq!((bench.cpu_taken("n"), bench.scheduler.binds()), (0, 1));
-    bench.finish(&bench.binds[0].clone(), Outcome::Vanished);
+    bench.finish(&bench.binds[0].clone(), BindOutcome::Vanished);
     assert_eq!(bench.scheduler.binds(), 0);
 
     bench.apply(pod("backing off", 100));
     bench.work();
-    bench.finish(&bench.binds[1].clone(), Outcome::Refused("no".into()));
+    bench.finish(&bench.binds[1].clone(), BindOutcome::Refused("no".into()));
     assert_eq!(bench.in_state("backing off"), 1);
     deleted(&mut bench, "backing off");
 
@@ -471,7 +471,7 @@ fn a_scheduler_started_in_the_middle_counts_as_one_that_saw_everything() {
     bench.apply(pod("b", 200));
     bench.work();
     for binding in bench.binds.clone() {
-        bench.finish(&binding, Outcome::Bound);
+        bench.finish(&binding, BindOutcome::Bound);
     }
     assert_eq!(bench.scheduled, ["a", "b"]);
     let mut cold = Bench::silent(1);
@@ -484,7 +484,7 @@ fn a_scheduler_started_in_the_middle_counts_as_one_that_saw_everything() {
 }
 
 fn owned(uid: &str, owner: &str) -> Pod {
-    let owner = Owner { api_version: "apps/v1".into(), kind: "ReplicaSet".into(), name: Arc::from(owner) };
+    let owner = PodOwner { api_version: "apps/v1".into(), kind: "ReplicaSet".into(), name: Arc::from(owner) };
     let identity = Identity {
         namespace: "ns".into(),
         labels: [("app", &*owner.name)].into_iter().collect(),
@@ -494,17 +494,17 @@ fn owned(uid: &str, owner: &str) -> Pod {
     Pod { owner: Some(owner), peer, ..pod(uid, 5000) }
 }
 
-fn replica_set(name: &str) -> Object {
+fn replica_set(name: &str) -> ClusterObject {
     let requirement = Requirement { key: "app".into(), operator: Operator::In([name.into()].into()) };
     let selector = LabelSelector::All([requirement].into());
     let object = ObjectName { namespace: "ns".into(), name: name.into() };
-    Object::Selecting { kind: Kind::ReplicaSet, name: object, selector }
+    ClusterObject::Selecting { kind: ObjectKind::ReplicaSet, name: object, selector }
 }
 
 #[test]
 fn pods_that_come_before_their_controller_are_spread_once_it_is_known_and_no_others() {
     let mut bench = Bench::new(1, &["n"]);
-    bench.scheduler.cluster.objects = Objects::new(system_defaults());
+    bench.scheduler.cluster.objects = ObjectStores::new(system_defaults());
     for (uid, owner) in [("a", "web"), ("b", "web"), ("c", "db")] {
         bench.apply(owned(uid, owner));
     }
@@ -519,7 +519,7 @@ fn pods_that_come_before_their_controller_are_spread_once_it_is_known_and_no_oth
     bench.scheduler.apply_object(replica_set("web"));
     assert!(bench.scheduler.stale.is_empty(), "a status update changes nothing");
     let gone = ObjectName { namespace: "ns".into(), name: "web".into() };
-    bench.scheduler.delete_object(Kind::ReplicaSet, &gone);
+    bench.scheduler.delete_object(ObjectKind::ReplicaSet, &gone);
     bench.work();
     assert_eq!(class(&bench, "a").id, class(&bench, "c").id);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{PodRefusal, Scheduler};
-use crate::agent::{Agent, Choice};
+use crate::agent::{Agent, AgentChoice};
 use crate::class::{Class, ClassId};
 use crate::inventory::NodeId;
 use crate::rules::{Reasons, Scores, Standing};
@@ -24,7 +24,7 @@ pub struct Verdict {
     /// Node it would get.
     pub chosen: Option<Arc<str>>,
     /// Valid nodes, best first.
-    pub feasible: Vec<Candidate>,
+    pub feasible: Vec<NodeCandidate>,
     /// Reasons why each other node is not valid, in kube-scheduler's words.
     pub reasons: BTreeMap<Arc<str>, Vec<String>>,
     /// Message of its condition if no node is valid.
@@ -32,7 +32,7 @@ pub struct Verdict {
 }
 
 #[derive(Debug, Clone)]
-pub struct Candidate {
+pub struct NodeCandidate {
     pub node: Arc<str>,
     pub standing: Standing,
     pub scores: Scores,
@@ -110,11 +110,11 @@ impl Inquiry {
         let Inquiry { class, policy, refused, preemption } = self;
         let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {
             // Of a few among which an agent chooses, the best.
-            Choice::Node { node, .. } => {
+            AgentChoice::Node { node, .. } => {
                 let best = agent.best(class.id).unwrap_or(node);
                 (Some(name(best).clone()), None)
             }
-            Choice::Nowhere(diagnosis) => (None, Some(diagnosis.message(&class, preemption))),
+            AgentChoice::Nowhere(diagnosis) => (None, Some(diagnosis.message(&class, preemption))),
         };
         let (mut feasible, mut reasons) = (Vec::new(), BTreeMap::new());
         for (id, standing) in agent.standings(class.id) {
@@ -122,7 +122,7 @@ impl Inquiry {
             match standing {
                 Ok(standing) => {
                     let scores = standing.scores(class.placement.layout());
-                    feasible.push(Candidate { node, standing, scores });
+                    feasible.push(NodeCandidate { node, standing, scores });
                 }
                 Err(why) => {
                     reasons.insert(node, why.texts(&class));

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::preemption::{self, Attempt, GangAttempt, GangHuntResult, HuntResult};
-use super::{Action, AttemptResult, GangTask, Sample, Scheduler, State};
-use crate::agent::{Agent, CacheChange, Choice, Part};
+use super::{Action, AttemptResult, GangTask, LatencySample, Scheduler, State};
+use crate::agent::{Agent, AgentChoice, CacheChange, Part};
 use crate::class::Class;
 use crate::dispatch::Request;
-use crate::gang::Plan;
+use crate::gang::GangPlan;
 use crate::invariants::within_allocatable;
 use crate::inventory::{Conflict, NodeId, Revision};
 use crate::placement::Binding;
@@ -44,36 +44,38 @@ impl Task {
     }
 
     /// Carries out the agent's part on its current view.
-    pub fn carry_out(&self, agent: &mut Agent, now: Duration, lap: impl FnMut(Part)) -> Answer {
+    pub fn carry_out(&self, agent: &mut Agent, now: Duration, lap: impl FnMut(Part)) -> TaskResult {
         match self {
-            Task::Place { .. } | Task::Check { .. } => Answer::Chosen(agent.choose(self.class(), now, lap)),
-            Task::Gang { gang, .. } => Answer::Plan(agent.plan(&gang.wanted, now, lap)),
-            Task::Survey { class, priority, rights } => {
-                Answer::Preemption(preemption::survey(agent, class, (*priority, rights), now, lap))
+            Task::Place { .. } | Task::Check { .. } => {
+                TaskResult::Chosen(agent.choose(self.class(), now, lap))
             }
-            Task::Preempt(attempt) => Answer::Preemption(attempt.carry_out(agent, now)),
-            Task::PreemptTogether(attempt) => Answer::GangPreemption(attempt.carry_out(agent, now)),
+            Task::Gang { gang, .. } => TaskResult::Plan(agent.plan(&gang.wanted, now, lap)),
+            Task::Survey { class, priority, rights } => {
+                TaskResult::Preemption(preemption::survey(agent, class, (*priority, rights), now, lap))
+            }
+            Task::Preempt(attempt) => TaskResult::Preemption(attempt.carry_out(agent, now)),
+            Task::PreemptTogether(attempt) => TaskResult::GangPreemption(attempt.carry_out(agent, now)),
         }
     }
 }
 
 /// Result of a task.
 #[derive(Debug)]
-pub enum Answer {
-    Chosen(Choice),
+pub enum TaskResult {
+    Chosen(AgentChoice),
     /// Answer to a [`Task::Gang`].
-    Plan(Plan),
+    Plan(GangPlan),
     Preemption(HuntResult),
     /// Answer to a [`Task::PreemptTogether`].
     GangPreemption(GangHuntResult),
 }
 
-impl Answer {
+impl TaskResult {
     /// Returns how the attempt counts in the metrics.
     pub fn result(&self) -> AttemptResult {
         match self {
-            Answer::Chosen(Choice::Node { .. }) => AttemptResult::Scheduled,
-            Answer::Plan(plan) if plan.complete => AttemptResult::Scheduled,
+            TaskResult::Chosen(AgentChoice::Node { .. }) => AttemptResult::Scheduled,
+            TaskResult::Plan(plan) if plan.complete => AttemptResult::Scheduled,
             _ => AttemptResult::Unschedulable,
         }
     }
@@ -162,38 +164,38 @@ impl Scheduler {
         at: usize,
         agent: &mut Agent,
         task: &Task,
-        answer: Answer,
+        answer: TaskResult,
         seen: Revision,
         now: Duration,
     ) -> Settled {
         match (task, answer) {
-            (Task::Check { class }, Answer::Chosen(choice)) => {
+            (Task::Check { class }, TaskResult::Chosen(choice)) => {
                 self.settle_check(at, class, choice, seen);
                 Settled::Done
             }
-            (Task::Gang { work, gang, .. }, Answer::Plan(plan)) => {
+            (Task::Gang { work, gang, .. }, TaskResult::Plan(plan)) => {
                 let settled = self.settle_gang((at, agent), gang, *work, &plan, seen, now);
                 if settled == Settled::Done {
                     self.dispatcher.finish(at);
                 }
                 settled
             }
-            (Task::Place { request, work }, Answer::Chosen(choice)) => {
+            (Task::Place { request, work }, TaskResult::Chosen(choice)) => {
                 let settled = self.settle_place((at, agent), request, *work, choice, seen, now);
                 if settled == Settled::Done {
                     self.dispatcher.finish(at);
                 }
                 settled
             }
-            (Task::Survey { class, priority, rights }, Answer::Preemption(HuntResult::Survey(found))) => {
+            (Task::Survey { class, priority, rights }, TaskResult::Preemption(HuntResult::Survey(found))) => {
                 self.settle_survey(at, class, (*priority, rights), found, seen, now);
                 Settled::Done
             }
-            (Task::Preempt(attempt), Answer::Preemption(HuntResult::DryRuns(found))) => {
+            (Task::Preempt(attempt), TaskResult::Preemption(HuntResult::DryRuns(found))) => {
                 self.settle_attempt(attempt, found, seen, now);
                 Settled::Done
             }
-            (Task::PreemptTogether(attempt), Answer::GangPreemption(found)) => {
+            (Task::PreemptTogether(attempt), TaskResult::GangPreemption(found)) => {
                 self.settle_gang_step(at, attempt, found, now);
                 Settled::Done
             }
@@ -204,16 +206,22 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn settle_check(&mut self, agent: usize, class: &Arc<Class>, choice: Choice, seen: Revision) {
+    pub(super) fn settle_check(
+        &mut self,
+        agent: usize,
+        class: &Arc<Class>,
+        choice: AgentChoice,
+        seen: Revision,
+    ) {
         match choice {
-            Choice::Nowhere(diagnosis) => {
+            AgentChoice::Nowhere(diagnosis) => {
                 if self.parked.get(class.id).is_some() {
                     self.parked.found_nowhere(class, agent, seen, diagnosis);
                     self.preemption.hunt_on(class.id, &self.parked, &mut self.actions);
                     self.tell_untold(class.id);
                 }
             }
-            Choice::Node { .. } => {
+            AgentChoice::Node { .. } => {
                 self.stats.wakes += 1;
                 self.wake_one(class, agent);
             }
@@ -244,7 +252,7 @@ impl Scheduler {
         by: (usize, &mut Agent),
         request: &Request,
         work: u64,
-        choice: Choice,
+        choice: AgentChoice,
         seen: Revision,
         now: Duration,
     ) -> Settled {
@@ -266,11 +274,11 @@ impl Scheduler {
             return Settled::Done;
         }
         match choice {
-            Choice::Nowhere(diagnosis) => {
+            AgentChoice::Nowhere(diagnosis) => {
                 self.found_nowhere(by.0, request, diagnosis, seen, now);
                 Settled::Done
             }
-            Choice::Node { node, seen } => self.commit(by, request, node, seen, now),
+            AgentChoice::Node { node, seen } => self.commit(by, request, node, seen, now),
         }
     }
 
@@ -433,7 +441,7 @@ impl Scheduler {
 
     /// Records duration and result of an attempt.
     pub fn observe_attempt(&mut self, result: AttemptResult, took: Duration, rows: usize) {
-        self.actions.push(Action::Observe(Sample::Attempt { result, took }));
-        self.actions.push(Action::Observe(Sample::CatchUp { rows }));
+        self.actions.push(Action::Observe(LatencySample::Attempt { result, took }));
+        self.actions.push(Action::Observe(LatencySample::CatchUp { rows }));
     }
 }

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use ring::digest::{Context, SHA256};
 
-use super::{Refusal, User};
+use super::{Caller, Refusal};
 
 const ALLOWED_FOR: Duration = Duration::from_secs(10);
 const REFUSED_FOR: Duration = Duration::from_secs(5);
 const ENTRIES_MAX: usize = 1_024;
 
-pub(super) type Verdict = Result<User, Refusal>;
+pub(super) type Verdict = Result<Caller, Refusal>;
 
 /// A hash of verb, path and credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,7 +75,7 @@ mod tests {
     }
 
     fn allowed() -> Verdict {
-        Ok(User { name: "me".into(), groups: Vec::new() })
+        Ok(Caller { name: "me".into(), groups: Vec::new() })
     }
 
     const REFUSED: Verdict = Err(Refusal::Unauthenticated("no"));

@@ -11,7 +11,7 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use parking_lot::Mutex;
 
-use super::{Refusal, User};
+use super::{Caller, Refusal};
 use crate::secure::ClientCertificate;
 use berth_model::with_causes;
 
@@ -20,7 +20,7 @@ const WARN_EVERY: Duration = Duration::from_secs(30);
 
 /// An authenticated user with all attributes that a SubjectAccessReview takes.
 pub(super) struct AuthenticatedUser {
-    user: User,
+    user: Caller,
     uid: Option<String>,
     extra: Option<BTreeMap<String, Vec<String>>>,
 }
@@ -29,7 +29,7 @@ pub(super) struct AuthenticatedUser {
 pub(super) fn user_of(certificate: ClientCertificate) -> AuthenticatedUser {
     let mut groups = certificate.organizations;
     groups.push("system:authenticated".to_owned());
-    AuthenticatedUser { user: User { name: certificate.common_name, groups }, uid: None, extra: None }
+    AuthenticatedUser { user: Caller { name: certificate.common_name, groups }, uid: None, extra: None }
 }
 
 pub(super) struct Reviewer {
@@ -54,7 +54,7 @@ impl Reviewer {
         let user = status.user.unwrap_or_default();
         match (status.authenticated, user.username) {
             (Some(true), Some(name)) if !name.is_empty() => Ok(AuthenticatedUser {
-                user: User { name, groups: user.groups.unwrap_or_default() },
+                user: Caller { name, groups: user.groups.unwrap_or_default() },
                 uid: user.uid,
                 extra: user.extra,
             }),
@@ -69,7 +69,7 @@ impl Reviewer {
         known: AuthenticatedUser,
         verb: String,
         path: String,
-    ) -> Result<User, Refusal> {
+    ) -> Result<Caller, Refusal> {
         let AuthenticatedUser { user, uid, extra } = known;
         let wanted = NonResourceAttributes { verb: Some(verb.clone()), path: Some(path.clone()) };
         let review = SubjectAccessReview {

@@ -12,7 +12,7 @@ use super::wire::BindingArgs;
 use berth_kube_io::PodReader;
 use berth_kube_io::placement::{BindCounters, KubeStore, drive};
 use berth_scheduler::engine::Engine;
-use berth_scheduler::placement::{Binding, Outcome};
+use berth_scheduler::placement::{BindOutcome, Binding};
 use berth_scheduler::scheduler::ExtenderBind;
 
 /// Binds pods for kube-scheduler. A repeated request joins the bind that is in flight, and succeeds if the pod is on that node
@@ -28,7 +28,7 @@ pub struct Binder {
 }
 
 /// The outcome of a bind in flight.
-type BindResult = watch::Receiver<Option<Outcome>>;
+type BindResult = watch::Receiver<Option<BindOutcome>>;
 
 impl Binder {
     pub fn new(
@@ -74,12 +74,12 @@ impl Binder {
         };
         let outcome = ended.wait_for(Option::is_some).await;
         match outcome.ok().and_then(|outcome| outcome.clone()) {
-            Some(Outcome::Bound) => Ok(()),
-            Some(Outcome::BoundElsewhere(node)) => Err(format!("the pod is bound to node {node}")),
-            Some(Outcome::Vanished) => {
+            Some(BindOutcome::Bound) => Ok(()),
+            Some(BindOutcome::BoundElsewhere(node)) => Err(format!("the pod is bound to node {node}")),
+            Some(BindOutcome::Vanished) => {
                 Err("the pod is gone, is being deleted or has scheduling gates".to_owned())
             }
-            Some(Outcome::Refused(why)) => Err(format!("binding rejected: {why}")),
+            Some(BindOutcome::Refused(why)) => Err(format!("binding rejected: {why}")),
             None => Err("berth stopped before the bind ended; retry".to_owned()),
         }
     }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::names::Names;
 use super::places::Places;
-use super::wire::{self, FilterResult, NodeList, Nodes, PreemptionArgs, Victims};
+use super::wire::{self, CandidateNodes, FilterResult, NodeList, PreemptionArgs, Victims};
 use berth_model::Pod;
 use berth_scheduler::agent::{Agent, AgentConfig};
 use berth_scheduler::class::Class;
@@ -48,12 +48,12 @@ impl Judge {
     }
 
     /// Returns which of the nodes are feasible for the pod, and why the rest are not.
-    pub fn filter<'a>(&self, pod: &Pod, nodes: &'a Nodes) -> FilterOutcome<'a> {
+    pub fn filter<'a>(&self, pod: &Pod, nodes: &'a CandidateNodes) -> FilterOutcome<'a> {
         FilterOutcome { nodes, judged: self.judge(pod, nodes).map_err(|error| error.to_string()) }
     }
 
     /// Scores the nodes for the pod: 10 for the best one, the rest by rank. Returns JSON.
-    pub fn prioritize(&self, pod: &Pod, nodes: &Nodes) -> Result<Vec<u8>, EvaluationError> {
+    pub fn prioritize(&self, pod: &Pod, nodes: &CandidateNodes) -> Result<Vec<u8>, EvaluationError> {
         let judged = self.judge(pod, nodes)?;
         let valid = judged.standings.iter().filter_map(|standing| standing.as_ref()?.as_ref().ok().copied());
         let places = Places::new(valid.collect());
@@ -79,7 +79,7 @@ impl Judge {
         self.engine.explain(&mut self.inner.lock().agent, namespace, name)
     }
 
-    fn judge(&self, pod: &Pod, nodes: &Nodes) -> Result<Judged, EvaluationError> {
+    fn judge(&self, pod: &Pod, nodes: &CandidateNodes) -> Result<Judged, EvaluationError> {
         let mut inner = self.inner.lock();
         let Inner { agent, names, named } = &mut *inner;
         let Evaluation { class, nominated, now, names: renamed } =
@@ -102,7 +102,7 @@ impl Judge {
 
 /// Result of `filter`, from which the response is encoded.
 pub struct FilterOutcome<'a> {
-    nodes: &'a Nodes<'a>,
+    nodes: &'a CandidateNodes<'a>,
     judged: Result<Judged, String>,
 }
 
@@ -163,11 +163,11 @@ impl FilterOutcome<'_> {
         }
         let valid = |at: usize| matches!(judged.standings[at], Some(Ok(_)));
         match self.nodes {
-            Nodes::Names(names) => {
+            CandidateNodes::Names(names) => {
                 let passed = names.iter().enumerate().filter(|(at, _)| valid(*at));
                 result.node_names = Some(passed.map(|(_, name): (_, &Cow<str>)| &**name).collect());
             }
-            Nodes::Objects(objects) => {
+            CandidateNodes::Objects(objects) => {
                 let passed = objects.iter().enumerate().filter(|(at, _)| valid(*at));
                 let items = passed.map(|(_, (_, node))| *node).collect();
                 result.nodes = Some(NodeList { metadata: BTreeMap::new(), items });
@@ -208,7 +208,8 @@ mod tests {
             engine.retain_pods(&HashSet::from(["there".into()]));
             let judge = Judge::new(engine.clone(), agent);
             let asks = pod("asks", None);
-            let (nodes, unknown) = (Nodes::Names(vec!["n".into()]), Nodes::Names(vec!["new".into()]));
+            let (nodes, unknown) =
+                (CandidateNodes::Names(vec!["n".into()]), CandidateNodes::Names(vec!["new".into()]));
             let full = judge.filter(&asks, &nodes);
             assert!(full.may_change());
             assert_eq!(full.last_word(&judge).counts(), Some((0, 1)));

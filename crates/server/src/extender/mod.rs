@@ -51,7 +51,12 @@ pub struct Extender {
 }
 
 impl Extender {
-    pub fn new(judge: Arc<Judge>, binder: Binder, histograms: Histograms, config: &config::Extender) -> Self {
+    pub fn new(
+        judge: Arc<Judge>,
+        binder: Binder,
+        histograms: Histograms,
+        config: &config::ExtenderConfig,
+    ) -> Self {
         let slots = Semaphore::new(REQUESTS_AT_ONCE);
         let (max_body_bytes, clients) = (config.max_body_bytes as usize, config.clients.clone().into());
         Extender { judge, binder, histograms, max_body_bytes, clients, slots }

@@ -15,22 +15,22 @@ use berth_model::Pod;
 #[derive(Debug)]
 pub struct ExtenderArgs<'a> {
     pub pod: Pod,
-    pub nodes: Nodes<'a>,
+    pub nodes: CandidateNodes<'a>,
 }
 
 /// The candidate nodes, as names or objects depending on the extender's configuration (`nodeCacheCapable`).
 #[derive(Debug)]
-pub enum Nodes<'a> {
+pub enum CandidateNodes<'a> {
     Names(Vec<Cow<'a, str>>),
     /// Nodes with their names; returned unchanged.
     Objects(Vec<(Cow<'a, str>, &'a RawValue)>),
 }
 
-impl Nodes<'_> {
+impl CandidateNodes<'_> {
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         let (names, objects) = match self {
-            Nodes::Names(names) => (names.as_slice(), [].as_slice()),
-            Nodes::Objects(objects) => ([].as_slice(), objects.as_slice()),
+            CandidateNodes::Names(names) => (names.as_slice(), [].as_slice()),
+            CandidateNodes::Objects(objects) => ([].as_slice(), objects.as_slice()),
         };
         (0..names.len() + objects.len()).map(|at| match names.get(at) {
             Some(name) => &**name,
@@ -138,8 +138,8 @@ pub fn extender_args(body: &[u8]) -> Result<ExtenderArgs<'_>, String> {
     let nodes = match (names, fields.get("Nodes")) {
         (Some(_), Some(_)) => return Err("both Nodes and NodeNames are given: send one of them".to_owned()),
         (None, None) => return Err("neither Nodes nor NodeNames are given".to_owned()),
-        (Some(names), None) => Nodes::Names(names.into_iter().map(|Text(name)| name).collect()),
-        (None, Some(list)) => Nodes::Objects(node_objects(list)?),
+        (Some(names), None) => CandidateNodes::Names(names.into_iter().map(|Text(name)| name).collect()),
+        (None, Some(list)) => CandidateNodes::Objects(node_objects(list)?),
     };
     Ok(ExtenderArgs { pod, nodes })
 }
@@ -259,7 +259,9 @@ mod tests {
             format!(r#"{{"Pod":{POD},"Nodes":{{"metadata":{{}},"items":[{{"metadata":{{"name":"a"}}}}]}}}}"#);
         let args = extender_args(body.as_bytes()).expect("understood");
         assert_eq!(args.nodes.names().collect::<Vec<_>>(), ["a"]);
-        assert!(matches!(&args.nodes, Nodes::Objects(nodes) if nodes[0].1.get().contains("metadata")));
+        assert!(
+            matches!(&args.nodes, CandidateNodes::Objects(nodes) if nodes[0].1.get().contains("metadata"))
+        );
     }
 
     #[test]

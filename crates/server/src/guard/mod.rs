@@ -29,7 +29,7 @@ use berth_model::Pod;
 use berth_scheduler::engine::Engine;
 use berth_scheduler::placement::{Binding, LATE_EFFECT, PlacementStore};
 use berth_scheduler::scheduler::BindReview;
-use subject::{Subject, subject};
+use subject::{ReviewSubject, subject};
 
 /// The API server accepts no larger objects, and a review contains at most two.
 const MAX_BODY: usize = 4 << 20;
@@ -69,7 +69,7 @@ impl Guard {
         reader: PodReader,
         histograms: Histograms,
         forward: Forward,
-        config: &config::Guard,
+        config: &config::GuardConfig,
     ) -> Self {
         let slots = Semaphore::new(REVIEWS_AT_ONCE);
         Guard {
@@ -86,29 +86,33 @@ impl Guard {
         }
     }
 
-    async fn say(&self, request: &review::Request<'_>, subject: &Subject) -> GuardVerdict {
+    async fn say(&self, request: &review::ReviewRequest<'_>, subject: &ReviewSubject) -> GuardVerdict {
         // The API server gives up berth's own requests sooner than those of other clients.
         let ours = self.own_user.get().is_some_and(|own| *own == request.user_info.username);
         let dry_run = request.dry_run.unwrap_or(false);
         let hold = (!dry_run).then_some(if ours { LATE_EFFECT.min(self.hold) } else { self.hold });
         match subject {
-            Subject::Other => Ok(None),
-            Subject::Placed(pod) => {
+            ReviewSubject::Other => Ok(None),
+            ReviewSubject::Placed(pod) => {
                 let Some(node) = pod.node_name.clone() else {
                     return Ok(None);
                 };
                 let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
                 self.review(&Binding { uid, namespace, name, node }, Some(pod), hold).await
             }
-            Subject::Binding(binding) if !binding.uid.is_empty() => self.review(binding, None, hold).await,
-            Subject::Binding(binding) => match self.reader.read(&binding.namespace, &binding.name).await? {
-                Some(pod) => {
-                    let binding = Binding { uid: pod.uid.clone(), ..binding.clone() };
-                    self.review(&binding, Some(&pod), hold).await
+            ReviewSubject::Binding(binding) if !binding.uid.is_empty() => {
+                self.review(binding, None, hold).await
+            }
+            ReviewSubject::Binding(binding) => {
+                match self.reader.read(&binding.namespace, &binding.name).await? {
+                    Some(pod) => {
+                        let binding = Binding { uid: pod.uid.clone(), ..binding.clone() };
+                        self.review(&binding, Some(&pod), hold).await
+                    }
+                    // The API server reports the missing pod itself.
+                    None => Ok(None),
                 }
-                // The API server reports the missing pod itself.
-                None => Ok(None),
-            },
+            }
         }
     }
 
@@ -189,7 +193,7 @@ impl Guard {
             Ok(body) => body,
             Err(refused) => return ("bad_request", refused.into_response()),
         };
-        let read = review::Request::read(&body).and_then(|request| Ok((subject(&request)?, request)));
+        let read = review::ReviewRequest::read(&body).and_then(|request| Ok((subject(&request)?, request)));
         let (subject, request) = match read {
             Ok(read) => read,
             Err(why) => return ("bad_request", (StatusCode::BAD_REQUEST, why).into_response()),

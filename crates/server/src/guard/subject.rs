@@ -9,7 +9,7 @@ use berth_scheduler::placement::Binding;
 
 /// What the request would do.
 #[derive(Debug)]
-pub enum Subject {
+pub enum ReviewSubject {
     /// Binds a pod. The uid is empty if the binding has none.
     Binding(Binding),
     /// Creates a pod with a node name.
@@ -59,8 +59,8 @@ struct Annotations {
 ///
 /// # Errors
 /// What is wrong with the request, for the client.
-pub fn subject(request: &review::Request) -> Result<Subject, String> {
-    let Some(object) = request.created_of_pods() else { return Ok(Subject::Other) };
+pub fn subject(request: &review::ReviewRequest) -> Result<ReviewSubject, String> {
+    let Some(object) = request.created_of_pods() else { return Ok(ReviewSubject::Other) };
     match request.sub_resource.as_str() {
         "binding" => {
             let binding: BindingObject = serde_json::from_str(object)
@@ -69,14 +69,14 @@ pub fn subject(request: &review::Request) -> Result<Subject, String> {
             // The API server rejects other kinds, and bindings without a node.
             let Some(node) = target.name.filter(|_| target.kind.as_deref().is_none_or(|kind| kind == "Node"))
             else {
-                return Ok(Subject::Other);
+                return Ok(ReviewSubject::Other);
             };
             let name = if request.name.is_empty() {
                 binding.metadata.name.unwrap_or_default()
             } else {
                 request.name.clone()
             };
-            Ok(Subject::Binding(Binding {
+            Ok(ReviewSubject::Binding(Binding {
                 uid: binding.metadata.uid.unwrap_or_default().into(),
                 namespace: request.namespace.as_str().into(),
                 name: name.into(),
@@ -87,17 +87,17 @@ pub fn subject(request: &review::Request) -> Result<Subject, String> {
             let annotated: Annotated = serde_json::from_str(object)
                 .map_err(|error| format!("request.object is not a Pod: {error}"))?;
             if annotated.metadata.annotations.is_some_and(|all| all.contains_key(MIRROR)) {
-                return Ok(Subject::Other);
+                return Ok(ReviewSubject::Other);
             }
             let pod: LeanPod = serde_json::from_str(object)
                 .map_err(|error| format!("request.object is not a Pod: {error}"))?;
             let pod = pod.into_pod(&mut Interner::default());
             Ok(match pod.node_name {
-                Some(_) => Subject::Placed(Box::new(pod)),
-                None => Subject::Other,
+                Some(_) => ReviewSubject::Placed(Box::new(pod)),
+                None => ReviewSubject::Other,
             })
         }
-        _ => Ok(Subject::Other),
+        _ => Ok(ReviewSubject::Other),
     }
 }
 
@@ -107,11 +107,11 @@ mod tests {
 
     use super::*;
 
-    fn read(request: serde_json::Value) -> Result<Subject, String> {
+    fn read(request: serde_json::Value) -> Result<ReviewSubject, String> {
         let body =
             json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
         let body = body.to_string();
-        subject(&review::Request::read(body.as_bytes())?)
+        subject(&review::ReviewRequest::read(body.as_bytes())?)
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
             "resource": {"group": "", "version": "v1", "resource": "pods"}, "subResource": "binding",
             "object": {"metadata": {"name": "p", "uid": "u"}, "target": {"kind": "Node", "name": "n"}},
         }));
-        let Subject::Binding(binding) = read.expect("understood") else { panic!("no binding") };
+        let ReviewSubject::Binding(binding) = read.expect("understood") else { panic!("no binding") };
         let text = |text: &str| std::sync::Arc::<str>::from(text);
         let expected = Binding { uid: text("u"), namespace: text("ns"), name: text("p"), node: text("n") };
         assert_eq!(binding, expected);
@@ -136,12 +136,12 @@ mod tests {
             }))
             .expect("understood")
         };
-        assert!(matches!(pod(json!({"nodeName": "n"}), json!(null)), Subject::Placed(_)));
-        assert!(matches!(pod(json!({}), json!(null)), Subject::Other));
-        assert!(matches!(pod(json!({"nodeName": "n"}), json!({MIRROR: "hash"})), Subject::Other));
+        assert!(matches!(pod(json!({"nodeName": "n"}), json!(null)), ReviewSubject::Placed(_)));
+        assert!(matches!(pod(json!({}), json!(null)), ReviewSubject::Other));
+        assert!(matches!(pod(json!({"nodeName": "n"}), json!({MIRROR: "hash"})), ReviewSubject::Other));
         let other =
             json!({"uid": "r", "operation": "DELETE", "resource": {"resource": "pods"}, "object": null});
-        assert!(matches!(read(other).expect("understood"), Subject::Other));
+        assert!(matches!(read(other).expect("understood"), ReviewSubject::Other));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::*;
 use berth_prometheus::{PrometheusConfig, PrometheusSource};
 use berth_scheduler::testing::with_engine;
-use berth_telemetry::{Resource, Usage};
+use berth_telemetry::{SizedResource, UsageSample};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/berth/dashboards/berth.json");
 
@@ -18,21 +18,22 @@ fn scrape() -> String {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let histograms = Histograms::default();
     histograms.observe_request(Verb::Filter, "ok", Duration::from_millis(1));
-    histograms.observe(Sample::Attempt { result: AttemptResult::Scheduled, took: Duration::from_millis(1) });
-    histograms.observe(Sample::Scheduled { waited: Duration::from_millis(1), attempts: 1 });
+    histograms
+        .observe(LatencySample::Attempt { result: AttemptResult::Scheduled, took: Duration::from_millis(1) });
+    histograms.observe(LatencySample::Scheduled { waited: Duration::from_millis(1), attempts: 1 });
     let recommender = Arc::new(RecommenderMetrics::default());
     recommender.took("total", Instant::now());
     recommender.follow(Some(PrometheusSource::new(PrometheusConfig::default()).unwrap()));
-    for resource in [Resource::Cpu, Resource::Memory] {
+    for resource in [SizedResource::Cpu, SizedResource::Memory] {
         for recommended in [None, Some(1e12)] {
-            let usage = Usage { update_mode: "Off", resource, amount: 1.0, is_oom: false };
+            let usage = UsageSample { update_mode: "Off", resource, amount: 1.0, is_oom: false };
             recommender.quality().observe(usage, recommended);
         }
         recommender.quality().changed("Off", resource, 1, 2, 1);
     }
     let mut text = String::new();
     with_engine(|engine, _| {
-        let sources = Sources {
+        let sources = MetricSources {
             engine: engine.clone(),
             reporter: Reporter::new(),
             allocations: Default::default(),

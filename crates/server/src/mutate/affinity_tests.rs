@@ -2,11 +2,11 @@
 
 use berth_model::{Identity, LabelSelector, Operator, PodAffinity, Requirement};
 use berth_rightsizing::apply::affinity::{OwnAffinity, preferred};
-use berth_scheduler::hints::{Hint, Hints, Workload};
+use berth_scheduler::hints::{Hint, Hints, SelectedPods};
 use serde_json::json;
 
 fn terms() -> berth_scheduler::hints::Terms {
-    let workload = |app: &str| Workload {
+    let workload = |app: &str| SelectedPods {
         namespace: "shop".into(),
         selector: LabelSelector::All(
             [Requirement { key: "app".into(), operator: Operator::In([app.into()].into()) }].into(),

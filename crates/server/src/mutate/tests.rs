@@ -3,13 +3,13 @@ use std::collections::BTreeSet;
 use super::*;
 use berth_model::{LabelSelector, Operator, PerResource, Requirement};
 use berth_rightsizing::apply::index::{SizingKind, SizingObject};
-use berth_rightsizing::recommend::{Owner, Recommendation, Vpa};
-use berth_scheduler::hints::{Hint, Workload};
+use berth_rightsizing::recommend::{OwnerRef, Recommendation, Vpa};
+use berth_scheduler::hints::{Hint, SelectedPods};
 use serde_json::json;
 
 fn mutate(is_complete: bool, config: &config::Recommender) -> Mutate {
     let mut index = SizingIndex::default();
-    let target = Owner { api_version: "apps/v1".into(), kind: "StatefulSet".into(), name: "db".into() };
+    let target = OwnerRef { api_version: "apps/v1".into(), kind: "StatefulSet".into(), name: "db".into() };
     let amounts = PerResource { cpu: Some(500), memory: None };
     let mut vpa = Vpa {
         namespace: "shop".into(),
@@ -45,7 +45,7 @@ fn outcome(mutate: &Mutate, namespace: &str, pod: Value) -> &'static str {
 fn outcome_of(mutate: &Mutate, request: Value) -> &'static str {
     let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
     let review = review.to_string();
-    match mutate.outcome(&Request::read(review.as_bytes()).expect("a review")) {
+    match mutate.outcome(&ReviewRequest::read(review.as_bytes()).expect("a review")) {
         Outcome::Patched(_) => "patched",
         Outcome::Unchanged(why) => why,
     }
@@ -100,7 +100,8 @@ async fn a_review_costs_little_also_among_ten_thousand_vpas() {
     let mutate = mutate(true, &config);
     for at in 0..10_000 {
         let name = format!("other-{at}");
-        let target = Owner { api_version: "apps/v1".into(), kind: "Deployment".into(), name: name.clone() };
+        let target =
+            OwnerRef { api_version: "apps/v1".into(), kind: "Deployment".into(), name: name.clone() };
         let vpa = Vpa {
             namespace: "shop".into(),
             name: name.as_str().into(),
@@ -143,7 +144,7 @@ async fn a_review_costs_little_also_among_ten_thousand_vpas() {
 fn a_pod_that_another_scheduler_places_gets_the_hints_also_when_no_vpa_has_it() {
     let workload = |app: &str| {
         let app = Requirement { key: "app".into(), operator: Operator::In([app.into()].into()) };
-        Workload { namespace: "shop".into(), selector: LabelSelector::All([app].into()) }
+        SelectedPods { namespace: "shop".into(), selector: LabelSelector::All([app].into()) }
     };
     let hints = Hints::new([Hint { of: workload("web"), other: workload("db"), weight: -80 }]).0;
     let config = config::Recommender::default();

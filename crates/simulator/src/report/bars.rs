@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::cast::SeriesStyle;
 use super::numbers::short;
-use super::scale::Scale;
+use super::scale::AxisScale;
 use super::text::{cut, escape, width};
 
 const WIDTH: f64 = 360.0;
@@ -13,7 +13,7 @@ const NAMES_MAX: f64 = 122.0;
 const BAR: (f64, f64) = (15.0, 11.0);
 const GAP: f64 = 3.0;
 
-pub struct Row<'a> {
+pub struct ChartRow<'a> {
     pub name: &'a str,
     pub look: SeriesStyle,
     /// Values and their labels: the first strong, the second pale.
@@ -23,9 +23,9 @@ pub struct Row<'a> {
 pub struct Bars<'a> {
     /// Text alternative of the plot, for screen readers.
     pub says: String,
-    pub scale: Scale,
+    pub scale: AxisScale,
     pub label: String,
-    pub rows: Vec<Row<'a>>,
+    pub rows: Vec<ChartRow<'a>>,
     /// Whether the parts of a row are stacked in one bar instead of drawn below each other.
     pub stacked: bool,
 }
@@ -109,7 +109,7 @@ impl Bars<'_> {
         );
     }
 
-    fn row(&self, out: &mut String, room: &Room, row: &Row, top: f64) {
+    fn row(&self, out: &mut String, room: &Room, row: &ChartRow, top: f64) {
         let spoken: Vec<_> = row.parts.iter().map(|part| short(part.0)).collect();
         let _ = write!(
             out,

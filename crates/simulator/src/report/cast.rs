@@ -1,6 +1,6 @@
 //! Dispatchers of the report and their styles, the same in every plot.
 
-use super::super::figures::{Figures, Report};
+use super::super::figures::{DispatchFigures, DispatchReport};
 use super::text::escape;
 
 /// Number of colours of the style sheet (`c0` to `c7`), combined with line styles or markers (`k0` to `k3`). The
@@ -46,7 +46,7 @@ pub struct Cast<'a> {
 }
 
 impl<'a> Cast<'a> {
-    pub fn of(report: &'a Report) -> Self {
+    pub fn of(report: &'a DispatchReport) -> Self {
         let mut names: Vec<&str> =
             report.outcomes.iter().map(|outcome| outcome.figures.dispatcher.as_str()).collect();
         for figures in report.sweeps.iter().flat_map(|sweep| &sweep.points).flat_map(|point| &point.1) {
@@ -57,13 +57,13 @@ impl<'a> Cast<'a> {
         Self { names, hero: hero(report) }
     }
 
-    pub fn look(&self, figures: &Figures) -> SeriesStyle {
+    pub fn look(&self, figures: &DispatchFigures) -> SeriesStyle {
         let index = self.names.iter().position(|name| *name == figures.dispatcher).unwrap_or(0);
         SeriesStyle { index, strong: index == 0 || Some(index) == self.hero }
     }
 
     /// Returns the legend of a plot.
-    pub fn legend<'b>(&self, of: impl IntoIterator<Item = &'b Figures>) -> String {
+    pub fn legend<'b>(&self, of: impl IntoIterator<Item = &'b DispatchFigures>) -> String {
         legend(of.into_iter().map(|figures| (self.look(figures), figures.dispatcher.as_str())))
     }
 }
@@ -85,7 +85,7 @@ pub fn legend<'b>(of: impl IntoIterator<Item = (SeriesStyle, &'b str)>) -> Strin
 }
 
 /// Returns the one with the lowest average latency, except the first.
-fn hero(report: &Report) -> Option<usize> {
+fn hero(report: &DispatchReport) -> Option<usize> {
     let average = |at: &usize| report.outcomes[*at].figures.avg_ms;
     let compared = (1..report.outcomes.len()).filter(|at| average(at).is_finite());
     compared.min_by(|a, b| average(a).total_cmp(&average(b)))

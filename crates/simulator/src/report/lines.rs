@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::cast::SeriesStyle;
 use super::numbers::short;
-use super::scale::Scale;
+use super::scale::AxisScale;
 use super::text::{escape, width};
 
 /// Maximum number of points per line; more would not be visible.
@@ -14,27 +14,27 @@ pub const POINTS_MAX: usize = 240;
 const MARGIN: (f64, f64, f64, f64) = (46.0, 24.0, 14.0, 38.0);
 
 pub struct Axis {
-    pub scale: Scale,
+    pub scale: AxisScale,
     pub ticks: Vec<f64>,
     pub label: String,
     pub unit: &'static str,
 }
 
-pub struct Series<'a> {
+pub struct ChartSeries<'a> {
     pub name: &'a str,
     pub look: SeriesStyle,
     /// By increasing x. Non-finite points are skipped.
     pub points: Vec<(f64, f64)>,
 }
 
-pub struct Lines<'a> {
+pub struct LineChart<'a> {
     /// Text alternative of the plot, for screen readers.
     pub says: String,
     /// Width and height of the view box.
     pub size: (f64, f64),
     pub x: Axis,
     pub y: Axis,
-    pub series: Vec<Series<'a>>,
+    pub series: Vec<ChartSeries<'a>>,
     /// Filled, behind all lines.
     pub backdrop: Vec<(f64, f64)>,
     /// A highlighted range of x, and its name.
@@ -46,7 +46,7 @@ pub struct Lines<'a> {
 /// The drawing area: left, top, right, bottom.
 type Area = (f64, f64, f64, f64);
 
-impl Lines<'_> {
+impl LineChart<'_> {
     pub fn svg(&self) -> String {
         let (wide, high) = self.size;
         let area = (MARGIN.0, MARGIN.1, wide - MARGIN.2, high - MARGIN.3);
@@ -154,7 +154,7 @@ fn band(out: &mut String, (left, top, right, bottom): Area, (from, to): (f64, f6
 }
 
 /// Returns the scale for the page's script, which converts positions back to values.
-fn domain(scale: &Scale) -> String {
+fn domain(scale: &AxisScale) -> String {
     format!("{} {:e} {:e}", u8::from(scale.log), scale.low, scale.high)
 }
 

@@ -1,24 +1,26 @@
 //! The report's plots and their text.
 
-use super::super::figures::{Figures, Outcome, Report, Slice, Sweep, Varied};
-use super::bars::{Bars, Row};
+use super::super::figures::{
+    DispatchFigures, DispatchReport, DispatchSlice, DispatchSweep, RunOutcome, Varied,
+};
+use super::bars::{Bars, ChartRow};
 use super::cast::Cast;
-use super::lines::{Axis, Lines, Series, sampled, thinned};
+use super::lines::{Axis, ChartSeries, LineChart, sampled, thinned};
 use super::numbers::{number, percent};
-use super::scale::Scale;
+use super::scale::AxisScale;
 
 pub const SIZE: (f64, f64) = (360.0, 270.0);
 /// Above this ratio of latencies, a linear axis would show the slowest only.
 const LINEAR_RATIO_MAX: f64 = 30.0;
 
 /// Draws the plots of the runs.
-pub fn of_outcomes(report: &Report, cast: &Cast) -> String {
+pub fn of_outcomes(report: &DispatchReport, cast: &Cast) -> String {
     let all = &report.outcomes;
     [cdf(all, cast), latency(all, cast), hits(all, cast), memory(all, cast), bursts(all, cast)].concat()
 }
 
 /// Draws one figure for each varied parameter.
-pub fn of_sweeps(report: &Report, cast: &Cast) -> String {
+pub fn of_sweeps(report: &DispatchReport, cast: &Cast) -> String {
     report
         .sweeps
         .iter()
@@ -47,30 +49,30 @@ fn shades(strong: &str, pale: &str) -> String {
     )
 }
 
-fn figures(all: &[Outcome]) -> impl Iterator<Item = &Figures> {
+fn figures(all: &[RunOutcome]) -> impl Iterator<Item = &DispatchFigures> {
     all.iter().map(|outcome| &outcome.figures)
 }
 
-fn series<'a>(figures: &'a Figures, cast: &Cast, points: Vec<(f64, f64)>) -> Series<'a> {
-    Series { name: &figures.dispatcher, look: cast.look(figures), points }
+fn series<'a>(figures: &'a DispatchFigures, cast: &Cast, points: Vec<(f64, f64)>) -> ChartSeries<'a> {
+    ChartSeries { name: &figures.dispatcher, look: cast.look(figures), points }
 }
 
-pub fn axis(scale: Scale, about: usize, label: &str, unit: &'static str) -> Axis {
+pub fn axis(scale: AxisScale, about: usize, label: &str, unit: &'static str) -> Axis {
     Axis { ticks: scale.ticks(about), scale, label: label.to_owned(), unit }
 }
 
-fn cdf(all: &[Outcome], cast: &Cast) -> String {
-    let scale = Scale::log(all.iter().flat_map(|outcome| &outcome.cdf).map(|point| point.0));
+fn cdf(all: &[RunOutcome], cast: &Cast) -> String {
+    let scale = AxisScale::log(all.iter().flat_map(|outcome| &outcome.cdf).map(|point| point.0));
     let draw = |size, about| {
-        let line = |outcome: &Outcome| {
+        let line = |outcome: &RunOutcome| {
             let points: Vec<_> = outcome.cdf.iter().map(|(ms, share)| (*ms, 100.0 * share)).collect();
             sampled(&points)
         };
-        let plot = Lines {
+        let plot = LineChart {
             says: "Share of requests that were placed within a time, by dispatcher".to_owned(),
             size,
             x: axis(scale, about, "latency, ms (log)", "ms"),
-            y: axis(Scale::linear(0.0, 100.0), 5, "% of requests", "%"),
+            y: axis(AxisScale::linear(0.0, 100.0), 5, "% of requests", "%"),
             series: all.iter().map(|outcome| series(&outcome.figures, cast, line(outcome))).collect(),
             backdrop: Vec::new(),
             band: None,
@@ -90,12 +92,12 @@ fn cdf(all: &[Outcome], cast: &Cast) -> String {
     )
 }
 
-fn latency(all: &[Outcome], cast: &Cast) -> String {
-    let total = |of: &Figures| of.processing_ms + of.queue_ms;
-    let row = |of| Row { name: name(of), look: cast.look(of), parts: stack(of) };
+fn latency(all: &[RunOutcome], cast: &Cast) -> String {
+    let total = |of: &DispatchFigures| of.processing_ms + of.queue_ms;
+    let row = |of| ChartRow { name: name(of), look: cast.look(of), parts: stack(of) };
     let bars = Bars {
         says: "Average latency by dispatcher, split into processing and waiting".to_owned(),
-        scale: Scale::from_zero(figures(all).map(total)),
+        scale: AxisScale::from_zero(figures(all).map(total)),
         label: "ms".to_owned(),
         rows: figures(all).map(row).collect(),
         stacked: true,
@@ -104,22 +106,25 @@ fn latency(all: &[Outcome], cast: &Cast) -> String {
     figure("plot-latency", "", "Average latency", "Where the time goes.", &content)
 }
 
-fn name(of: &Figures) -> &str {
+fn name(of: &DispatchFigures) -> &str {
     &of.dispatcher
 }
 
-fn stack(of: &Figures) -> Vec<(f64, String)> {
+fn stack(of: &DispatchFigures) -> Vec<(f64, String)> {
     vec![(of.processing_ms, String::new()), (of.queue_ms, number(of.processing_ms + of.queue_ms))]
 }
 
-fn hits(all: &[Outcome], cast: &Cast) -> String {
-    let parts =
-        |of: &Figures| [of.top_hit, of.rule_hit].map(|share| (100.0 * share, percent(share))).to_vec();
+fn hits(all: &[RunOutcome], cast: &Cast) -> String {
+    let parts = |of: &DispatchFigures| {
+        [of.top_hit, of.rule_hit].map(|share| (100.0 * share, percent(share))).to_vec()
+    };
     let bars = Bars {
         says: "Cache hit rates by dispatcher, top level and rule level".to_owned(),
-        scale: Scale::linear(0.0, 100.0),
+        scale: AxisScale::linear(0.0, 100.0),
         label: "% of looks".to_owned(),
-        rows: figures(all).map(|of| Row { name: name(of), look: cast.look(of), parts: parts(of) }).collect(),
+        rows: figures(all)
+            .map(|of| ChartRow { name: name(of), look: cast.look(of), parts: parts(of) })
+            .collect(),
         stacked: false,
     };
     let content = bars.svg() + &shades("top level: ranked lists", "rule level: rule objects");
@@ -132,12 +137,18 @@ fn hits(all: &[Outcome], cast: &Cast) -> String {
     )
 }
 
-fn plain_bars(all: &[Outcome], cast: &Cast, says: &str, label: &str, of: fn(&Figures) -> f64) -> String {
-    let parts = |figures: &Figures| vec![(of(figures), number(of(figures)))];
-    let row = |figures| Row { name: name(figures), look: cast.look(figures), parts: parts(figures) };
+fn plain_bars(
+    all: &[RunOutcome],
+    cast: &Cast,
+    says: &str,
+    label: &str,
+    of: fn(&DispatchFigures) -> f64,
+) -> String {
+    let parts = |figures: &DispatchFigures| vec![(of(figures), number(of(figures)))];
+    let row = |figures| ChartRow { name: name(figures), look: cast.look(figures), parts: parts(figures) };
     let bars = Bars {
         says: says.to_owned(),
-        scale: Scale::from_zero(figures(all).map(of)),
+        scale: AxisScale::from_zero(figures(all).map(of)),
         label: label.to_owned(),
         rows: figures(all).map(row).collect(),
         stacked: false,
@@ -145,7 +156,7 @@ fn plain_bars(all: &[Outcome], cast: &Cast, says: &str, label: &str, of: fn(&Fig
     bars.svg()
 }
 
-fn memory(all: &[Outcome], cast: &Cast) -> String {
+fn memory(all: &[RunOutcome], cast: &Cast) -> String {
     let bars =
         plain_bars(all, cast, "Memory of all caches by dispatcher, average", "MiB", |of| of.memory_mib);
     let mut both = vec![("On average", bars)];
@@ -157,7 +168,7 @@ fn memory(all: &[Outcome], cast: &Cast) -> String {
     figure("plot-memory", "w2", "Memory", "Total of the caches of all agents.", &content)
 }
 
-fn bursts(all: &[Outcome], cast: &Cast) -> String {
+fn bursts(all: &[RunOutcome], cast: &Cast) -> String {
     let label = "placed per second";
     let bars = plain_bars(all, cast, "Placements per second in the burst", label, |of| of.throughput_burst);
     let mut each = vec![("Throughput in the burst", bars)];
@@ -182,7 +193,7 @@ fn max(values: &[f64]) -> f64 {
 
 /// Common inputs of all plots over time.
 struct Timeline<'a> {
-    all: &'a [Outcome],
+    all: &'a [RunOutcome],
     span_s: f64,
     /// Seconds per unit of the axis, and the unit's name.
     unit: (f64, &'static str),
@@ -190,8 +201,8 @@ struct Timeline<'a> {
 
 impl<'a> Timeline<'a> {
     /// Returns `None` if no outcome has a timeline.
-    fn of(all: &'a [Outcome]) -> Option<Self> {
-        let end = |timeline: &Vec<Slice>| {
+    fn of(all: &'a [RunOutcome]) -> Option<Self> {
+        let end = |timeline: &Vec<DispatchSlice>| {
             let (first, last) = (timeline.first()?.from_s, timeline.last()?.from_s);
             // Slices are equal: the last one has the same length.
             Some(last + (last - first) / (timeline.len() - 1).max(1) as f64)
@@ -212,10 +223,10 @@ impl<'a> Timeline<'a> {
         cast: &Cast,
         what: &str,
         unit: &'static str,
-        of: fn(&Slice) -> f64,
+        of: fn(&DispatchSlice) -> f64,
         merge: fn(&[f64]) -> f64,
     ) -> String {
-        let line = |outcome: &Outcome, of: fn(&Slice) -> f64| {
+        let line = |outcome: &RunOutcome, of: fn(&DispatchSlice) -> f64| {
             let points: Vec<_> =
                 outcome.timeline.iter().map(|slice| (slice.from_s / self.unit.0, of(slice))).collect();
             thinned(&points, merge)
@@ -224,13 +235,13 @@ impl<'a> Timeline<'a> {
         // Arrivals are the same for all: they are drawn once, in the plot of placements.
         let arrived = self.all.iter().find(|outcome| what == "placed" && !outcome.timeline.is_empty());
         let backdrop = arrived.map(|outcome| line(outcome, |slice| slice.arrived)).unwrap_or_default();
-        let y = Scale::from_zero(lines.iter().flatten().chain(&backdrop).map(|point| point.1));
+        let y = AxisScale::from_zero(lines.iter().flatten().chain(&backdrop).map(|point| point.1));
         let burst = self.all.iter().map(|outcome| outcome.burst).find(|(from, to)| to > from);
         let named = self.all.iter().zip(lines);
-        let plot = Lines {
+        let plot = LineChart {
             says: format!("{what} over time, by dispatcher"),
             size: SIZE,
-            x: axis(Scale::linear(0.0, self.span_s / self.unit.0), 6, self.unit.1, self.unit.1),
+            x: axis(AxisScale::linear(0.0, self.span_s / self.unit.0), 6, self.unit.1, self.unit.1),
             y: axis(y, 4, unit, ""),
             series: named.map(|(outcome, line)| series(&outcome.figures, cast, line)).collect(),
             backdrop,
@@ -241,7 +252,7 @@ impl<'a> Timeline<'a> {
     }
 }
 
-fn sweep(sweep: &Sweep, cast: &Cast) -> String {
+fn sweep(sweep: &DispatchSweep, cast: &Cast) -> String {
     let (id, title, note, label) = match sweep.what {
         Varied::Agents => ("plot-agents", "Agents", "More agents share the same memory.", "agents"),
         Varied::Load => ("plot-load", "Load", "Requests come faster.", "load at 80 % hits"),
@@ -256,19 +267,19 @@ fn sweep(sweep: &Sweep, cast: &Cast) -> String {
     let (low, high) = (xs.first().copied().unwrap_or(0.0), xs.last().copied().unwrap_or(1.0));
     // Sizes that double at each step get equal distances.
     let log = low > 0.0 && high > 6.0 * low;
-    let scale = if log { Scale { log, low, high } } else { Scale::linear(low, high) };
-    let dispatchers: Vec<&Figures> = sweep.points[0].1.iter().collect();
-    let plot = |what: &str, of: fn(&Figures) -> f64| {
+    let scale = if log { AxisScale { log, low, high } } else { AxisScale::linear(low, high) };
+    let dispatchers: Vec<&DispatchFigures> = sweep.points[0].1.iter().collect();
+    let plot = |what: &str, of: fn(&DispatchFigures) -> f64| {
         let line = |at: usize| {
-            let point = |(x, all): &(f64, Vec<Figures>)| Some((*x, of(all.get(at)?)));
+            let point = |(x, all): &(f64, Vec<DispatchFigures>)| Some((*x, of(all.get(at)?)));
             sweep.points.iter().filter_map(point).collect::<Vec<_>>()
         };
         let lines: Vec<_> = (0..dispatchers.len()).map(line).collect();
         let values: Vec<f64> = lines.iter().flatten().map(|point| point.1).collect();
-        let y = Scale::for_spread(&values, LINEAR_RATIO_MAX);
+        let y = AxisScale::for_spread(&values, LINEAR_RATIO_MAX);
         let unit = if y.log { "ms (log)" } else { "ms" };
         let named = dispatchers.iter().zip(lines);
-        let plot = Lines {
+        let plot = LineChart {
             says: format!("{what} of latency by {label} and dispatcher"),
             size: (SIZE.0, 210.0),
             x: Axis { scale, ticks: xs.clone(), label: label.to_owned(), unit: "" },

@@ -8,13 +8,13 @@ const SIZE_MIN: f64 = 1e-12;
 
 /// A closed range of values with linear or logarithmic spacing. Its ends are finite and differ.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scale {
+pub struct AxisScale {
     pub log: bool,
     pub low: f64,
     pub high: f64,
 }
 
-impl Scale {
+impl AxisScale {
     /// Creates exactly this range; ends that are not finite or do not differ are corrected.
     pub fn linear(low: f64, high: f64) -> Self {
         let low = if low.is_finite() { low.clamp(-SIZE_MAX, SIZE_MAX) } else { 0.0 };
@@ -100,26 +100,26 @@ mod tests {
 
     #[test]
     fn a_linear_axis_starts_at_zero_and_ends_at_a_round_step() {
-        let scale = Scale::from_zero([3.0, 17.3]);
+        let scale = AxisScale::from_zero([3.0, 17.3]);
         assert_eq!((scale.low, scale.high), (0.0, 20.0));
         assert_eq!(scale.ticks(4), [0.0, 5.0, 10.0, 15.0, 20.0]);
-        assert_eq!(Scale::from_zero([0.03]).high, 0.03);
+        assert_eq!(AxisScale::from_zero([0.03]).high, 0.03);
         assert_eq!(scale.fraction(5.0), 0.25);
     }
 
     #[test]
     fn a_log_axis_reaches_out_to_round_ends_and_names_powers_of_ten() {
-        let scale = Scale::log([0.013, 4.0, 1_700.0]);
+        let scale = AxisScale::log([0.013, 4.0, 1_700.0]);
         assert!((scale.low - 0.01).abs() < 1e-12 && scale.high == 2_000.0);
         let ticks = scale.ticks(6);
         let expected = [0.01, 0.1, 1.0, 10.0, 100.0, 1_000.0];
         assert!(ticks.len() == 6 && ticks.iter().zip(expected).all(|(a, b)| (a / b - 1.0).abs() < 1e-9));
-        assert_eq!(Scale::log([1.0, 10.0]).ticks(6), [1.0, 2.0, 5.0, 10.0]);
+        assert_eq!(AxisScale::log([1.0, 10.0]).ticks(6), [1.0, 2.0, 5.0, 10.0]);
     }
 
     #[test]
     fn zero_and_what_is_outside_lies_on_an_end_of_a_log_axis() {
-        let scale = Scale::log([1.0, 100.0]);
+        let scale = AxisScale::log([1.0, 100.0]);
         assert_eq!([-3.0, 0.0, 1.0, 10.0, 1e9].map(|value| scale.fraction(value)), [0.0, 0.0, 0.0, 0.5, 1.0]);
         assert_eq!(scale.fraction(f64::NAN), 0.0);
     }
@@ -130,10 +130,10 @@ mod tests {
             [vec![], vec![0.0, 0.0], vec![f64::NAN, f64::INFINITY, -1.0], vec![5e-324], vec![f64::MAX]]
         {
             for scale in [
-                Scale::from_zero(values.clone()),
-                Scale::log(values.clone()),
-                Scale::for_spread(&values, 30.0),
-                Scale::linear(values.first().copied().unwrap_or(f64::NAN), 0.0),
+                AxisScale::from_zero(values.clone()),
+                AxisScale::log(values.clone()),
+                AxisScale::for_spread(&values, 30.0),
+                AxisScale::linear(values.first().copied().unwrap_or(f64::NAN), 0.0),
             ] {
                 assert!(scale.low.is_finite() && scale.high.is_finite(), "{values:?} {scale:?}");
                 let ends = scale.fraction(scale.low) == 0.0 && scale.ticks(5).len() < 20;
@@ -144,13 +144,13 @@ mod tests {
 
     #[test]
     fn an_axis_is_logarithmic_only_when_its_values_are_far_apart() {
-        assert!(!Scale::for_spread(&[1.0, 0.0, 29.0], 30.0).log);
-        assert!(Scale::for_spread(&[1.0, 0.0, 31.0], 30.0).log);
+        assert!(!AxisScale::for_spread(&[1.0, 0.0, 29.0], 30.0).log);
+        assert!(AxisScale::for_spread(&[1.0, 0.0, 31.0], 30.0).log);
     }
 
     #[test]
     fn constant_values_are_not_at_the_edge_of_a_degenerate_range() {
-        let scale = Scale::log([10.0, 10.0]);
+        let scale = AxisScale::log([10.0, 10.0]);
         assert!(scale.low < scale.high && scale.ticks(4).len() >= 2);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::super::figures::{Compared, Figures, Report};
+use super::super::figures::{Compared, DispatchFigures, DispatchReport};
 use super::cast::Cast;
 use super::numbers::{NONE, change, count, number, percent, points};
 use super::text::escape;
@@ -19,7 +19,7 @@ enum Better {
 /// One column: header, value, text of a cell, and its difference from the first dispatcher's.
 struct Column {
     head: &'static str,
-    value: fn(&Figures) -> f64,
+    value: fn(&DispatchFigures) -> f64,
     text: fn(f64) -> String,
     differs: fn(f64, f64) -> Option<String>,
     better: Better,
@@ -106,7 +106,7 @@ const COLUMNS: [Column; 13] = [
 ];
 
 /// Renders all figures of all dispatchers, with differences from the first.
-pub fn dispatchers(report: &Report, cast: &Cast) -> String {
+pub fn dispatchers(report: &DispatchReport, cast: &Cast) -> String {
     let heads: String =
         COLUMNS.iter().map(|column| format!("<th scope=\"col\">{}</th>", column.head)).collect();
     let mut out = format!(
@@ -144,7 +144,7 @@ fn differs(column: &Column, value: f64, base: f64) -> Option<String> {
     Some(format!("<small{class}>{text}</small>"))
 }
 
-fn row_head(figures: &Figures, cast: &Cast, hero: bool) -> String {
+fn row_head(figures: &DispatchFigures, cast: &Cast, hero: bool) -> String {
     let class = if hero { " class=\"hero\"" } else { "" };
     let name = escape(&figures.dispatcher);
     format!(
@@ -155,8 +155,9 @@ fn row_head(figures: &Figures, cast: &Cast, hero: bool) -> String {
 }
 
 /// Renders the dispatchers that estimate; `None` if none does.
-pub fn estimators(report: &Report, cast: &Cast) -> Option<String> {
-    let cells = |of: &Figures| [of.prediction_accuracy, of.time_error, of.best_agent, of.best_agent_gap];
+pub fn estimators(report: &DispatchReport, cast: &Cast) -> Option<String> {
+    let cells =
+        |of: &DispatchFigures| [of.prediction_accuracy, of.time_error, of.best_agent, of.best_agent_gap];
     let rows = report.outcomes.iter().enumerate().map(|(at, outcome)| (at, &outcome.figures));
     let rows: String = rows
         .filter(|(_, figures)| cells(figures).iter().any(Option::is_some))

@@ -1,8 +1,8 @@
-use super::super::figures::{Compared, Outcome, Slice, Sweep, Varied};
+use super::super::figures::{Compared, DispatchSlice, DispatchSweep, RunOutcome, Varied};
 use super::*;
 
-fn figures(name: &str, value: f64) -> Figures {
-    Figures {
+fn figures(name: &str, value: f64) -> DispatchFigures {
+    DispatchFigures {
         dispatcher: name.to_owned(),
         avg_ms: value,
         p50_ms: value,
@@ -25,15 +25,15 @@ fn figures(name: &str, value: f64) -> Figures {
     }
 }
 
-fn outcome(name: &str, value: f64) -> Outcome {
-    let slice = |at| Slice {
+fn outcome(name: &str, value: f64) -> RunOutcome {
+    let slice = |at| DispatchSlice {
         from_s: f64::from(at),
         arrived: value,
         placed: value,
         waiting: value,
         memory_mib: value,
     };
-    Outcome {
+    RunOutcome {
         figures: figures(name, value),
         cdf: vec![(value, 0.0), (value, 1.0)],
         timeline: (0..3).map(slice).collect(),
@@ -41,15 +41,15 @@ fn outcome(name: &str, value: f64) -> Outcome {
     }
 }
 
-fn report(outcomes: Vec<Outcome>) -> Report {
+fn report(outcomes: Vec<RunOutcome>) -> DispatchReport {
     let at = |x: f64| (x, outcomes.iter().map(|outcome| outcome.figures.clone()).collect());
-    Report {
+    DispatchReport {
         title: "made up".to_owned(),
         setup: vec![("nodes", "3".to_owned())],
         sweeps: vec![
-            Sweep { what: Varied::Agents, points: vec![at(1.0), at(64.0)] },
-            Sweep { what: Varied::Load, points: vec![at(1.0)] },
-            Sweep { what: Varied::CacheSlots, points: Vec::new() },
+            DispatchSweep { what: Varied::Agents, points: vec![at(1.0), at(64.0)] },
+            DispatchSweep { what: Varied::Load, points: vec![at(1.0)] },
+            DispatchSweep { what: Varied::CacheSlots, points: Vec::new() },
         ],
         outcomes,
         compared: vec![Compared { what: "average", paper: "-42 %", ours: "-41 %".to_owned() }],
@@ -102,7 +102,7 @@ fn what_there_is_no_data_for_is_left_out() {
     let mut bare = outcome("a", 1.0);
     bare.timeline.clear();
     bare.figures =
-        Figures { prediction_accuracy: None, time_error: None, best_agent_gap: None, ..bare.figures };
+        DispatchFigures { prediction_accuracy: None, time_error: None, best_agent_gap: None, ..bare.figures };
     let mut report = report(vec![bare]);
     report.sweeps.clear();
     report.compared.clear();

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// Results of one scaler. Numbers of changes are per service and day.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Figures {
+pub struct ScalingFigures {
     pub scaler: String,
     /// Requested by all pods, ready or not: mean over time.
     pub cpu_cores: f64,
@@ -25,7 +25,7 @@ pub struct Figures {
     pub oom_kills: f64,
 }
 
-impl Figures {
+impl ScalingFigures {
     fn numbers(&mut self) -> [&mut f64; 14] {
         [
             &mut self.cpu_cores,
@@ -46,7 +46,7 @@ impl Figures {
     }
 
     /// Returns the means over runs of one scaler.
-    pub fn mean(runs: &[Figures]) -> Figures {
+    pub fn mean(runs: &[ScalingFigures]) -> ScalingFigures {
         let mut mean = runs.first().cloned().unwrap_or_default();
         let count = runs.len().max(1) as f64;
         for run in runs.iter().skip(1) {
@@ -59,7 +59,7 @@ impl Figures {
 
 /// All services together, in one time slice.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Slice {
+pub struct ScalingSlice {
     pub from_h: f64,
     pub requests_per_s: f64,
     pub cpu_cores: f64,
@@ -70,7 +70,7 @@ pub struct Slice {
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Outcome {
-    pub figures: Figures,
-    pub timeline: Vec<Slice>,
+pub struct ScalingOutcome {
+    pub figures: ScalingFigures,
+    pub timeline: Vec<ScalingSlice>,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::latency::Demand;
 use crate::trace::TraceError;
-use crate::trace::lines::{Lines, shown, values};
+use crate::trace::lines::{TraceLines, shown, values};
 use berth_scheduler::agent::Rng;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -23,7 +23,7 @@ const MEMORY_MIB: [(f64, f64); 5] = [(180.0, 0.5), (320.0, 0.25), (140.0, 1.0), 
 
 /// One service.
 #[derive(Debug, Clone)]
-pub struct Service {
+pub struct SimulatedService {
     pub name: String,
     pub demand: Demand,
     /// Bytes.
@@ -36,7 +36,7 @@ pub struct Service {
     pub peak_cores: f64,
 }
 
-impl Service {
+impl SimulatedService {
     pub fn rate(&self, second: usize) -> f64 {
         f64::from(self.rates[second % self.rates.len()])
     }
@@ -44,14 +44,14 @@ impl Service {
 
 /// All services.
 #[derive(Debug, Clone)]
-pub struct Load {
+pub struct ServiceLoads {
     pub source: String,
-    pub services: Vec<Service>,
+    pub services: Vec<SimulatedService>,
 }
 
 /// A synthetic load similar to Wikipedia's: a daily wave, noise, and bursts.
 #[derive(Debug, Clone, Copy)]
-pub struct Synthetic {
+pub struct SyntheticTraffic {
     pub services: usize,
     pub seconds: usize,
     pub seed: u64,
@@ -80,8 +80,8 @@ fn peak(rates: &[f32]) -> f64 {
     rates.chunks(60).map(|some| some.iter().sum::<f32>() / some.len() as f32).fold(0.0_f32, f32::max).into()
 }
 
-impl Load {
-    pub fn synthetic(options: Synthetic) -> Load {
+impl ServiceLoads {
+    pub fn synthetic(options: SyntheticTraffic) -> ServiceLoads {
         let services = (0..options.services.max(1))
             .map(|at| {
                 let kind = at % PEAK_CORES.len();
@@ -93,7 +93,7 @@ impl Load {
             })
             .collect();
         let source = format!("made up, {} services, seed {}", options.services.max(1), options.seed);
-        Load { source, services }
+        ServiceLoads { source, services }
     }
 
     /// Reads requests/s of services: a column per service, a line per second; columns without a name or named
@@ -101,8 +101,8 @@ impl Load {
     ///
     /// # Errors
     /// The file cannot be read, or contains an invalid rate.
-    pub fn read(file: &Path) -> Result<Load, TraceError> {
-        let mut lines = Lines::open(file)?;
+    pub fn read(file: &Path) -> Result<ServiceLoads, TraceError> {
+        let mut lines = TraceLines::open(file)?;
         if !lines.read()? {
             return Err(
                 lines.wrong("the file is empty: it should begin with timestamp,<service>,…".to_owned())
@@ -144,15 +144,15 @@ impl Load {
         });
         let services = services.collect();
         let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
-        Ok(Load { source: name, services })
+        Ok(ServiceLoads { source: name, services })
     }
 }
 
-fn service(name: String, demand_s: f64, kind: usize, rates: Vec<f32>) -> Service {
+fn service(name: String, demand_s: f64, kind: usize, rates: Vec<f32>) -> SimulatedService {
     /// As in an exponential distribution, with a slightly heavier tail.
     const VARIATION: f64 = 1.0;
     let (base, each) = MEMORY_MIB[kind];
-    Service {
+    SimulatedService {
         name,
         demand: Demand::new(demand_s, VARIATION),
         base_memory: base * MIB,
@@ -163,7 +163,7 @@ fn service(name: String, demand_s: f64, kind: usize, rates: Vec<f32>) -> Service
 }
 
 /// The daily minimum is about half of the peak, as for Wikipedia; the second harmonic makes the evening.
-fn shape(options: Synthetic, service: u64) -> Vec<f32> {
+fn shape(options: SyntheticTraffic, service: u64) -> Vec<f32> {
     let mut rng = seeded(options.seed, 1, service);
     let phase = unit(&mut rng) * DAY_S;
     let (mut noise, mut rates) = (0.0_f64, Vec::with_capacity(options.seconds));

@@ -16,7 +16,7 @@ pub mod service;
 #[cfg(test)]
 mod tests;
 
-pub use figures::{Figures, Outcome, Slice};
-pub use load::{Load, Service, Synthetic};
+pub use figures::{ScalingFigures, ScalingOutcome, ScalingSlice};
+pub use load::{ServiceLoads, SimulatedService, SyntheticTraffic};
 pub use run::{Scenario, run};
 pub use scalers::{ScalerKind, Tuning};

@@ -2,36 +2,36 @@
 
 use std::fmt::Write;
 
-use super::figures::{Figures, Outcome, Slice};
+use super::figures::{ScalingFigures, ScalingOutcome, ScalingSlice};
 use crate::report::cast::{SeriesStyle, legend};
-use crate::report::lines::{Axis, Lines, Series};
+use crate::report::lines::{Axis, ChartSeries, LineChart};
 use crate::report::numbers::{NONE, change, number, percent};
 use crate::report::plots::{SIZE, axis, figure};
-use crate::report::scale::Scale;
+use crate::report::scale::AxisScale;
 use crate::report::text::escape;
 use crate::report::{page, section, tables, tile};
 
 /// Input of the page.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct ScalingReport {
     pub source: String,
     pub setup: Vec<(&'static str, String)>,
     /// The first is the baseline.
-    pub outcomes: Vec<Outcome>,
-    pub sweeps: Vec<Sweep>,
+    pub outcomes: Vec<ScalingOutcome>,
+    pub sweeps: Vec<ScalingSweep>,
     pub notes: Vec<String>,
     pub command: String,
 }
 
 /// One varied parameter: its values, and the figures of each scaler.
 #[derive(Debug, Clone)]
-pub struct Sweep {
+pub struct ScalingSweep {
     pub what: &'static str,
-    pub points: Vec<(f64, Vec<Figures>)>,
+    pub points: Vec<(f64, Vec<ScalingFigures>)>,
 }
 
 /// Renders the page. The same report gives the same bytes.
-pub fn render(report: &Report) -> String {
+pub fn render(report: &ScalingReport) -> String {
     let mut body = format!(
         "<header><p class=\"eyebrow\">berth simulate --scaling</p><h1>{}</h1>{}</header>",
         escape(&report.source),
@@ -53,10 +53,10 @@ pub fn render(report: &Report) -> String {
     page::wrap(&report.source, &body)
 }
 
-fn headline(outcomes: &[Outcome]) -> String {
+fn headline(outcomes: &[ScalingOutcome]) -> String {
     let [first, other, ..] = outcomes else { return String::new() };
     let (ours, theirs) = (&first.figures, &other.figures);
-    let one = |what: &str, of: fn(&Figures) -> f64| {
+    let one = |what: &str, of: fn(&ScalingFigures) -> f64| {
         let large = change(of(ours), of(theirs)).unwrap_or_else(|| number(of(ours)));
         tile(&large, what, &format!("{} → {}", number(of(theirs)), number(of(ours))))
     };
@@ -70,7 +70,7 @@ fn headline(outcomes: &[Outcome]) -> String {
     )
 }
 
-type Column = (&'static str, fn(&Figures) -> String);
+type Column = (&'static str, fn(&ScalingFigures) -> String);
 
 const COLUMNS: [Column; 14] = [
     ("CPU<br>cores", |of| number(of.cpu_cores)),
@@ -89,10 +89,10 @@ const COLUMNS: [Column; 14] = [
     ("kills", |of| number(of.oom_kills)),
 ];
 
-fn table(outcomes: &[Outcome]) -> String {
+fn table(outcomes: &[ScalingOutcome]) -> String {
     let head: String = COLUMNS.iter().map(|(name, _)| format!("<th scope=\"col\">{name}</th>")).collect();
     let mut rows = String::new();
-    for (at, Outcome { figures, .. }) in outcomes.iter().enumerate() {
+    for (at, ScalingOutcome { figures, .. }) in outcomes.iter().enumerate() {
         let cells: String = COLUMNS.iter().map(|(_, text)| format!("<td>{}</td>", text(figures))).collect();
         let _ = write!(
             rows,
@@ -112,29 +112,35 @@ fn look(index: usize) -> SeriesStyle {
     SeriesStyle { index, strong: index == 0 }
 }
 
-fn names(outcomes: &[Outcome]) -> impl Iterator<Item = (SeriesStyle, &str)> {
+fn names(outcomes: &[ScalingOutcome]) -> impl Iterator<Item = (SeriesStyle, &str)> {
     outcomes.iter().enumerate().map(|(at, outcome)| (look(at), outcome.figures.scaler.as_str()))
 }
 
-fn over_time(outcomes: &[Outcome]) -> String {
-    let plot = |id: &str, title: &str, note: &str, unit, of: fn(&Slice) -> f64, behind: fn(&Slice) -> f64| {
-        let line = |outcome: &Outcome, of: fn(&Slice) -> f64| -> Vec<(f64, f64)> {
+fn over_time(outcomes: &[ScalingOutcome]) -> String {
+    let plot = |id: &str,
+                title: &str,
+                note: &str,
+                unit,
+                of: fn(&ScalingSlice) -> f64,
+                behind: fn(&ScalingSlice) -> f64| {
+        let line = |outcome: &ScalingOutcome, of: fn(&ScalingSlice) -> f64| -> Vec<(f64, f64)> {
             outcome.timeline.iter().map(|slice| (slice.from_h, of(slice))).collect()
         };
         let lines: Vec<_> = outcomes.iter().map(|outcome| line(outcome, of)).collect();
         let backdrop = outcomes.first().map(|outcome| line(outcome, behind)).unwrap_or_default();
         let values: Vec<f64> = lines.iter().flatten().chain(&backdrop).map(|point| point.1).collect();
         // Latency differs by orders of magnitude.
-        let y = if unit == "ms" { Scale::for_spread(&values, 30.0) } else { Scale::from_zero(values) };
+        let y =
+            if unit == "ms" { AxisScale::for_spread(&values, 30.0) } else { AxisScale::from_zero(values) };
         let hours = outcomes.iter().flat_map(|outcome| &outcome.timeline).map(|slice| slice.from_h);
-        let plot = Lines {
+        let plot = LineChart {
             says: format!("{title} over time, by scaler"),
             size: SIZE,
-            x: axis(Scale::linear(0.0, hours.fold(0.0, f64::max)), 6, "hours", "h"),
+            x: axis(AxisScale::linear(0.0, hours.fold(0.0, f64::max)), 6, "hours", "h"),
             y: axis(y, 4, unit, unit),
             series: names(outcomes)
                 .zip(lines)
-                .map(|((look, name), points)| Series { name, look, points })
+                .map(|((look, name), points)| ChartSeries { name, look, points })
                 .collect(),
             backdrop,
             band: None,
@@ -160,20 +166,21 @@ fn over_time(outcomes: &[Outcome]) -> String {
 }
 
 /// Returns the index of a scaler among the outcomes.
-fn place(outcomes: &[Outcome], scaler: &str) -> usize {
+fn place(outcomes: &[ScalingOutcome], scaler: &str) -> usize {
     outcomes.iter().position(|outcome| outcome.figures.scaler == scaler).unwrap_or(outcomes.len())
 }
 
 type Points = Vec<(f64, f64)>;
 
 /// Plots latency against CPU, for all settings of the two scalers' targets.
-fn frontier(report: &Report) -> String {
-    let targets = |sweep: &&Sweep| sweep.what.contains("target") || sweep.what.contains("setpoint");
+fn frontier(report: &ScalingReport) -> String {
+    let targets = |sweep: &&ScalingSweep| sweep.what.contains("target") || sweep.what.contains("setpoint");
     let mut lines: Vec<(usize, &str, Points)> = Vec::new();
     for sweep in report.sweeps.iter().filter(targets) {
         let Some((_, first)) = sweep.points.first() else { continue };
         for (at, of) in first.iter().enumerate() {
-            let both = |(_, all): &(f64, Vec<Figures>)| all.get(at).map(|of| (of.cpu_cores, of.p99_ms));
+            let both =
+                |(_, all): &(f64, Vec<ScalingFigures>)| all.get(at).map(|of| (of.cpu_cores, of.p99_ms));
             let mut points: Vec<_> = sweep.points.iter().filter_map(both).collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             lines.push((place(&report.outcomes, &of.scaler), &of.scaler, points));
@@ -184,15 +191,15 @@ fn frontier(report: &Report) -> String {
     let (low, high) =
         all().fold((f64::MAX, 0.0_f64), |(low, high), point| (low.min(point.0), high.max(point.0)));
     let low = if low > high { 0.0 } else { low };
-    let y = Scale::for_spread(&values, 30.0);
-    let plot = Lines {
+    let y = AxisScale::for_spread(&values, 30.0);
+    let plot = LineChart {
         says: "99th percentile of latency against CPU, for all targets".to_owned(),
         size: SIZE,
-        x: axis(Scale::linear(low.floor(), high.ceil()), 5, "cores requested", "cores"),
+        x: axis(AxisScale::linear(low.floor(), high.ceil()), 5, "cores requested", "cores"),
         y: axis(y, 4, "p99, ms", "ms"),
         series: lines
             .iter()
-            .map(|(at, name, points)| Series { name, look: look(*at), points: points.clone() })
+            .map(|(at, name, points)| ChartSeries { name, look: look(*at), points: points.clone() })
             .collect(),
         backdrop: Vec::new(),
         band: None,
@@ -203,26 +210,26 @@ fn frontier(report: &Report) -> String {
     figure("plot-frontier", "", "Latency per core", note, &(plot.svg() + &legend(keys)))
 }
 
-fn varied(sweep: &Sweep, outcomes: &[Outcome]) -> String {
+fn varied(sweep: &ScalingSweep, outcomes: &[ScalingOutcome]) -> String {
     let Some((_, first)) = sweep.points.first() else { return String::new() };
     let xs: Vec<f64> = sweep.points.iter().map(|point| point.0).collect();
     let (low, high) = (xs[0], xs[xs.len() - 1]);
     let log = low > 0.0 && high > 6.0 * low;
-    let scale = if log { Scale { log, low, high } } else { Scale::linear(low, high) };
-    let plot = |title: &str, unit, of: fn(&Figures) -> f64| {
+    let scale = if log { AxisScale { log, low, high } } else { AxisScale::linear(low, high) };
+    let plot = |title: &str, unit, of: fn(&ScalingFigures) -> f64| {
         let line = |at: usize| -> Vec<(f64, f64)> {
             sweep.points.iter().filter_map(|(x, all)| Some((*x, of(all.get(at)?)))).collect()
         };
         let lines: Vec<_> = (0..first.len()).map(line).collect();
         let values: Vec<f64> = lines.iter().flatten().map(|point| point.1).collect();
         let named = first.iter().map(|figures| figures.scaler.as_str()).zip(lines);
-        let plot = Lines {
+        let plot = LineChart {
             says: format!("{title} by {} and scaler", sweep.what),
             size: (SIZE.0, 210.0),
             x: Axis { scale, ticks: xs.clone(), label: sweep.what.to_owned(), unit: "" },
-            y: axis(Scale::for_spread(&values, 30.0), 4, unit, unit),
+            y: axis(AxisScale::for_spread(&values, 30.0), 4, unit, unit),
             series: named
-                .map(|(name, points)| Series { name, look: look(place(outcomes, name)), points })
+                .map(|(name, points)| ChartSeries { name, look: look(place(outcomes, name)), points })
                 .collect(),
             backdrop: Vec::new(),
             band: None,

@@ -1,9 +1,9 @@
 //! One run: every service over the whole time, with its own instance of a scaler.
 
-use super::figures::{Figures, Outcome, Slice};
+use super::figures::{ScalingFigures, ScalingOutcome, ScalingSlice};
 use super::latency::Latencies;
-use super::load::{Load, Service, normal, seeded};
-use super::scalers::{PODS_MAX, Plan, SCRAPE_S, ScalerKind, Scrape, Tuning};
+use super::load::{ServiceLoads, SimulatedService, normal, seeded};
+use super::scalers::{PODS_MAX, SCRAPE_S, ScalerKind, ScalerPlan, Scrape, Tuning};
 use super::service::{Arrivals, Second, State};
 use berth_rightsizing::scaling::Size;
 
@@ -19,7 +19,7 @@ const EPOCH_S: i64 = 1_767_225_600;
 /// Parameters of a simulation.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    pub load: Load,
+    pub load: ServiceLoads,
     /// Seconds that are simulated before measuring starts.
     pub warm_up_s: u32,
     pub measured_s: u32,
@@ -41,7 +41,7 @@ struct Sums {
     horizontal: Changes,
     vertical: Changes,
     latencies: Latencies,
-    slices: Vec<(Slice, Latencies)>,
+    slices: Vec<(ScalingSlice, Latencies)>,
 }
 
 /// Number of changes, and of changes in the opposite direction of the previous one.
@@ -64,7 +64,7 @@ impl Changes {
 }
 
 /// Runs one scaler. `progress` is called with simulated seconds of services.
-pub fn run(scenario: &Scenario, kind: ScalerKind, progress: &dyn Fn(u64)) -> Outcome {
+pub fn run(scenario: &Scenario, kind: ScalerKind, progress: &dyn Fn(u64)) -> ScalingOutcome {
     let mut sums = Sums::default();
     let slices = SLICES.min(scenario.measured_s.max(1));
     sums.slices.resize_with(slices as usize, Default::default);
@@ -76,14 +76,14 @@ pub fn run(scenario: &Scenario, kind: ScalerKind, progress: &dyn Fn(u64)) -> Out
 }
 
 /// Returns the plan that an operator who knows the peak would set.
-pub fn start(service: &Service, tuning: &Tuning) -> Plan {
+pub fn start(service: &SimulatedService, tuning: &Tuning) -> ScalerPlan {
     let replicas = (service.peak_cores * 1000.0 / START_MILLI as f64 / START_BUSY).ceil() as u32;
     // For the requests of a second, and a third more.
     let requests = service.peak_cores / service.demand.mean_s / f64::from(replicas.max(1));
     let memory = (service.base_memory + service.request_memory * requests) * 1.33;
     let mib = (memory / (1 << 20) as f64).ceil() as i64;
     let size = Size { cpu_milli: START_MILLI, memory_bytes: mib << 20 };
-    Plan { replicas: replicas.clamp(tuning.min_replicas, tuning.max_replicas), size }
+    ScalerPlan { replicas: replicas.clamp(tuning.min_replicas, tuning.max_replicas), size }
 }
 
 /// Data from which a scaler's metrics are computed.
@@ -157,7 +157,13 @@ impl Window {
     }
 
     /// Returns the metrics that the scaler sees. Pods differ randomly in the number of requests that they receive.
-    fn scrape(&mut self, state: &State, service: &Service, time_s: i64, (limit, seed): (f64, u64)) -> Scrape {
+    fn scrape(
+        &mut self,
+        state: &State,
+        service: &SimulatedService,
+        time_s: i64,
+        (limit, seed): (f64, u64),
+    ) -> Scrape {
         let ready = f64::from(state.ready.max(1));
         let each = self.used / ready / f64::from(SCRAPE_S) * 1000.0;
         let requests = (self.requests / ready).max(1.0);
@@ -212,13 +218,13 @@ impl Sums {
         slice.requests_per_s += requests;
     }
 
-    fn told(mut self, scenario: &Scenario, kind: ScalerKind) -> Outcome {
+    fn told(mut self, scenario: &Scenario, kind: ScalerKind) -> ScalingOutcome {
         let seconds = f64::from(scenario.measured_s.max(1));
         let each = seconds / self.slices.len() as f64;
         let mut timeline = Vec::new();
         for (at, (slice, latencies)) in self.slices.iter().enumerate() {
             self.latencies.merge(latencies);
-            timeline.push(Slice {
+            timeline.push(ScalingSlice {
                 from_h: at as f64 * each / 3_600.0,
                 requests_per_s: slice.requests_per_s / each,
                 cpu_cores: slice.cpu_cores / each,
@@ -230,7 +236,7 @@ impl Sums {
         }
         let service_days = scenario.load.services.len() as f64 * seconds / 86_400.0;
         let ms = |share| self.latencies.percentile(share) * 1000.0;
-        let figures = Figures {
+        let figures = ScalingFigures {
             scaler: kind.name().to_owned(),
             cpu_cores: self.cpu / seconds,
             memory_gib: self.memory / seconds,
@@ -247,6 +253,6 @@ impl Sums {
             vertical_reversals: f64::from(self.vertical.reversals) / service_days,
             oom_kills: f64::from(self.kills) / service_days,
         };
-        Outcome { figures, timeline }
+        ScalingOutcome { figures, timeline }
     }
 }

@@ -7,12 +7,12 @@
 use std::collections::VecDeque;
 
 use super::latency::{Latencies, Wait};
-use super::load::Service;
+use super::load::SimulatedService;
 use berth_rightsizing::scaling::Size;
 
 /// Assumptions for every service.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rules {
+pub struct ServiceAssumptions {
     /// Seconds from the decision, or an OOM kill, until the replica is ready.
     pub startup_s: u32,
     /// Seconds from the decision until an in-place resize is complete.
@@ -85,7 +85,7 @@ impl State {
     }
 
     /// Applies a scaler's decision. Unready replicas are removed first.
-    pub fn scale(&mut self, now: u32, replicas: u32, size: Size, rules: &Rules) {
+    pub fn scale(&mut self, now: u32, replicas: u32, size: Size, rules: &ServiceAssumptions) {
         for _ in self.replicas()..replicas {
             self.starting.push_back(now + rules.startup_s);
         }
@@ -101,10 +101,10 @@ impl State {
 
     pub fn step(
         &mut self,
-        service: &Service,
+        service: &SimulatedService,
         now: u32,
         arrivals: Arrivals,
-        rules: &Rules,
+        rules: &ServiceAssumptions,
         latencies: Option<&mut Latencies>,
     ) -> Second {
         while self.starting.front().is_some_and(|at| *at <= now) {
@@ -161,7 +161,7 @@ impl State {
 
     /// Returns the memory of a replica: its idle usage, plus an amount per recent request, which is released within
     /// some minutes.
-    fn memory(&mut self, service: &Service, arrivals: Arrivals, wait: &Wait) -> f64 {
+    fn memory(&mut self, service: &SimulatedService, arrivals: Arrivals, wait: &Wait) -> f64 {
         const KEPT: f64 = 1.0 - 1.0 / 300.0;
         let each = f64::from(self.ready.max(1));
         let serving = arrivals.rate * (service.demand.mean_s + wait.average());

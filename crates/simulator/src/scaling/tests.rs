@@ -2,19 +2,20 @@ use std::sync::Arc;
 
 use super::latency::{Demand, Latencies, Wait, alone};
 use super::load::{normal, seeded};
-use super::report::{Report, render};
+use super::report::{ScalingReport, render};
 use super::run::start;
-use super::service::{Arrivals, Rules, State};
+use super::service::{Arrivals, ServiceAssumptions, State};
 use super::*;
 use berth_rightsizing::scaling::Size;
 
-const RULES: Rules = Rules { startup_s: 30, resize_s: 0, burst: 1.0, timeout_s: 10.0 };
+const RULES: ServiceAssumptions =
+    ServiceAssumptions { startup_s: 30, resize_s: 0, burst: 1.0, timeout_s: 10.0 };
 const GIB: i64 = 1 << 30;
 
 /// A service with 10 ms of CPU per request.
-fn service(rates: Vec<f32>) -> Service {
+fn service(rates: Vec<f32>) -> SimulatedService {
     let peak_cores = rates.iter().copied().fold(0.0, f32::max) as f64 * 0.01;
-    Service {
+    SimulatedService {
         name: "web".into(),
         demand: Demand::new(0.01, 1.0),
         base_memory: 200.0 * (1 << 20) as f64,
@@ -26,7 +27,7 @@ fn service(rates: Vec<f32>) -> Service {
 
 fn scenario(rates: Vec<f32>, minutes: u32) -> Scenario {
     Scenario {
-        load: Load { source: "test".into(), services: vec![service(rates)] },
+        load: ServiceLoads { source: "test".into(), services: vec![service(rates)] },
         warm_up_s: 0,
         measured_s: minutes * 60,
         slo_ms: 200.0,
@@ -42,7 +43,7 @@ fn scenario(rates: Vec<f32>, minutes: u32) -> Scenario {
     }
 }
 
-fn run_all(scenario: &Scenario) -> [Figures; 5] {
+fn run_all(scenario: &Scenario) -> [ScalingFigures; 5] {
     ScalerKind::ALL.map(|kind| run(scenario, kind, &|_| ()).figures)
 }
 
@@ -120,7 +121,7 @@ fn demands_and_latencies_have_the_mean_they_should() {
 #[test]
 fn the_same_seed_gives_the_same_figures_and_another_others() {
     let made = |seed| {
-        let load = Load::synthetic(Synthetic { services: 2, seconds: 3_600, seed });
+        let load = ServiceLoads::synthetic(SyntheticTraffic { services: 2, seconds: 3_600, seed });
         let scenario = Scenario { load, seed, ..scenario(vec![1.0], 20) };
         run(&scenario, ScalerKind::Showar, &|_| ())
     };
@@ -153,7 +154,7 @@ fn a_load_that_stays_is_left_alone_after_a_while() {
 
 #[test]
 fn made_up_loads_have_a_day_and_the_peak_that_was_asked_for() {
-    let load = Load::synthetic(Synthetic { services: 5, seconds: 86_400, seed: 7 });
+    let load = ServiceLoads::synthetic(SyntheticTraffic { services: 5, seconds: 86_400, seed: 7 });
     for service in &load.services {
         let mean = |from: usize| service.rates[from..from + 3_600].iter().sum::<f32>() / 3_600.0;
         let hours: Vec<f32> = (0..24).map(|hour| mean(hour * 3_600)).collect();
@@ -170,11 +171,11 @@ fn a_page_has_every_scaler_and_no_number_that_is_none() {
     let scenario = scenario(vec![100.0], 5);
     let outcomes = ScalerKind::ALL.map(|kind| run(&scenario, kind, &|_| ())).to_vec();
     let figures = vec![outcomes[0].figures.clone()];
-    let sweeps = vec![report::Sweep {
+    let sweeps = vec![report::ScalingSweep {
         what: "showar: setpoint, ms",
         points: vec![(1.0, figures.clone()), (9.0, figures)],
     }];
-    let page = render(&Report {
+    let page = render(&ScalingReport {
         source: "<b>".into(),
         setup: vec![("seed", "1".into())],
         outcomes,
@@ -188,7 +189,7 @@ fn a_page_has_every_scaler_and_no_number_that_is_none() {
     let wrong = body.split(|c: char| !c.is_ascii_alphanumeric()).find(|word| ["NaN", "inf"].contains(word));
     assert_eq!(wrong, None);
     assert!(
-        render(&Report {
+        render(&ScalingReport {
             source: String::new(),
             setup: Vec::new(),
             outcomes: Vec::new(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::table::{Schema, Table};
 use super::{TraceError, TraceOptions};
 use crate::traits::{self, Family, GIB};
-use crate::{Request, Workload};
+use crate::{ArrivalTrace, PodArrival};
 use berth_model::{Amounts, PodSpec, Usage};
 use berth_scheduler::rules::mix;
 
@@ -36,8 +36,8 @@ struct Type {
     image: Option<u64>,
 }
 
-pub(super) fn read(table: &mut Table<'_>, options: TraceOptions) -> Result<Workload, TraceError> {
-    let mut workload = Workload { machine: traits::vm_machine(), ..Workload::default() };
+pub(super) fn read(table: &mut Table<'_>, options: TraceOptions) -> Result<ArrivalTrace, TraceError> {
+    let mut workload = ArrivalTrace { machine: traits::vm_machine(), ..ArrivalTrace::default() };
     let mut known: HashMap<Type, u32> = HashMap::new();
     let mut gone = 0u64;
     while let Some(row) = table.row()? {
@@ -65,7 +65,7 @@ pub(super) fn read(table: &mut Table<'_>, options: TraceOptions) -> Result<Workl
         if !arrives_s.is_finite() {
             return Err(row.expected(START, "days that can be counted in seconds"));
         }
-        let request = Request { template, arrives_s, leaves_s };
+        let request = PodArrival { template, arrives_s, leaves_s };
         if start < 0.0 { workload.running.push(request) } else { workload.arrivals.push(request) }
     }
     workload.notes = notes(gone, options);

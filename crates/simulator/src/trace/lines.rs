@@ -14,7 +14,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 /// The rest of the file, and the last line read.
-pub struct Lines {
+pub struct TraceLines {
     file: PathBuf,
     input: Box<dyn BufRead>,
     compressed: bool,
@@ -22,10 +22,10 @@ pub struct Lines {
     bytes: Vec<u8>,
 }
 
-impl Lines {
+impl TraceLines {
     /// # Errors
     /// The file cannot be opened.
-    pub fn open(file: &Path) -> Result<Lines, TraceError> {
+    pub fn open(file: &Path) -> Result<TraceLines, TraceError> {
         let failed = |source| TraceError::Open { file: file.to_owned(), source };
         let mut input = BufReader::with_capacity(1 << 16, File::open(file).map_err(failed)?);
         let begin = input.fill_buf().map_err(failed)?;
@@ -34,7 +34,7 @@ impl Lines {
             true => Box::new(BufReader::new(MultiGzDecoder::new(input))),
             false => Box::new(input),
         };
-        Ok(Lines { file: file.to_owned(), input, compressed, line: 0, bytes: Vec::new() })
+        Ok(TraceLines { file: file.to_owned(), input, compressed, line: 0, bytes: Vec::new() })
     }
 
     pub fn file(&self) -> &Path {

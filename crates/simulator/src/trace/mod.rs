@@ -12,7 +12,7 @@ pub(crate) mod tests;
 
 use std::path::{Path, PathBuf};
 
-use super::Workload;
+use super::ArrivalTrace;
 use berth_model::Node;
 use table::{Schema, Table};
 
@@ -59,7 +59,7 @@ pub enum TraceError {
 ///
 /// # Errors
 /// The file cannot be read, or violates the format.
-pub fn read(file: &Path, format: Option<Format>, options: TraceOptions) -> Result<Workload, TraceError> {
+pub fn read(file: &Path, format: Option<Format>, options: TraceOptions) -> Result<ArrivalTrace, TraceError> {
     let formats: &[&Schema] = match format {
         Some(Format::AzurePacking) => &[&azure::SCHEMA],
         Some(Format::Openb) => &[&openb::PODS],

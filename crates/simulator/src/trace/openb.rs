@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::TraceError;
 use super::table::{Row, Schema, Table};
 use crate::traits::{self, PODS_PER_NODE};
-use crate::{Machine, Request, Workload};
+use crate::{ArrivalTrace, Machine, PodArrival};
 use berth_model::{Amounts, Extended, Node, PodSpec, Usage};
 
 pub(super) static PODS: Schema = Schema {
@@ -47,8 +47,8 @@ const MIB: f64 = (1u64 << 20) as f64;
 /// In thousandths of a GPU.
 const GPU_RESOURCE: &str = "nvidia.com/gpu-milli";
 const MILLI: i64 = 1000;
-pub(super) fn read(table: &mut Table<'_>) -> Result<Workload, TraceError> {
-    let mut workload = Workload { notes: notes(), ..Workload::default() };
+pub(super) fn read(table: &mut Table<'_>) -> Result<ArrivalTrace, TraceError> {
+    let mut workload = ArrivalTrace { notes: notes(), ..ArrivalTrace::default() };
     let mut known: HashMap<Arc<PodSpec>, u32> = HashMap::new();
     while let Some(row) = table.row()? {
         let spec = Arc::new(spec(&row)?);
@@ -61,7 +61,7 @@ pub(super) fn read(table: &mut Table<'_>) -> Result<Workload, TraceError> {
             workload.templates.push(spec.clone());
             workload.templates.len() as u32 - 1
         });
-        workload.arrivals.push(Request { template, arrives_s: created, leaves_s });
+        workload.arrivals.push(PodArrival { template, arrives_s: created, leaves_s });
     }
     workload.machine = machine(&workload.templates);
     Ok(workload)

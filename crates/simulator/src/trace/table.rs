@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::lines::{Lines, shown, values};
+use super::lines::{TraceLines, shown, values};
 use super::{ALL, TraceError};
 
 /// The columns of a format. They may be in any order; other columns are rejected.
@@ -20,7 +20,7 @@ pub(super) struct Schema {
 const MOST: f64 = (1u64 << 50) as f64;
 
 pub(super) struct Table<'a> {
-    lines: Lines,
+    lines: TraceLines,
     rows: u64,
     schema: &'a Schema,
     /// Position in the file, by column of the schema.
@@ -39,7 +39,7 @@ pub(super) struct Row<'t> {
 impl<'a> Table<'a> {
     /// Opens a file in one of these formats.
     pub fn open(file: &Path, formats: &[&'a Schema]) -> Result<Table<'a>, TraceError> {
-        let lines = Lines::open(file)?;
+        let lines = TraceLines::open(file)?;
         let mut table = Table { lines, rows: 0, schema: formats[0], positions: Vec::new() };
         table.read_header(formats)?;
         Ok(table)

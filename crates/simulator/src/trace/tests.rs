@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::*;
-use crate::Request;
+use crate::PodArrival;
 use berth_test_support::published;
 
 const AZURE: &str = "vmId,tenantId,cores,ram,vmTypeId,starttime,endtime\n";
@@ -26,15 +26,15 @@ fn with_file<T>(bytes: &[u8], read: impl Fn(&Path) -> Result<T, TraceError>) -> 
     read(file.path()).map_err(|error| error.to_string().replace(&file.path().display().to_string(), "FILE"))
 }
 
-fn trace(bytes: impl AsRef<[u8]>) -> Result<Workload, String> {
+fn trace(bytes: impl AsRef<[u8]>) -> Result<ArrivalTrace, String> {
     with_file(bytes.as_ref(), |file| read(file, None, TraceOptions::default()))
 }
 
-fn azure(rows: &str) -> Result<Workload, String> {
+fn azure(rows: &str) -> Result<ArrivalTrace, String> {
     trace(format!("{AZURE}{rows}"))
 }
 
-fn openb(rows: &str) -> Result<Workload, String> {
+fn openb(rows: &str) -> Result<ArrivalTrace, String> {
     trace(format!("{OPENB}{rows}"))
 }
 
@@ -48,8 +48,8 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T, String>, begins: &str) {
     assert!(error.starts_with(begins), "{error:?} should begin with {begins:?}");
 }
 
-fn at(template: u32, arrives_days: f64, leaves_days: f64) -> Request {
-    Request { template, arrives_s: arrives_days * 86_400.0, leaves_s: leaves_days * 86_400.0 }
+fn at(template: u32, arrives_days: f64, leaves_days: f64) -> PodArrival {
+    PodArrival { template, arrives_s: arrives_days * 86_400.0, leaves_s: leaves_days * 86_400.0 }
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn the_size_is_what_was_decided_or_what_most_pods_have() {
 
 /// A service, its pods and their usage, across rounds.
 struct Bench {
-    plan: Plan,
+    plan: ScalingPlan,
     pods: Vec<SizedPod>,
     others: InTheWay,
     remembered: Remembered,
@@ -133,8 +133,8 @@ struct Bench {
 
 impl Bench {
     fn new(pods: usize) -> Bench {
-        let plan = Plan {
-            settings: Settings::default(),
+        let plan = ScalingPlan {
+            settings: ScalingSettings::default(),
             estimator: None,
             signal: None,
             success: None,
@@ -163,20 +163,20 @@ impl Bench {
             for pod in &self.pods[..pods] {
                 let key = ("shop", &*pod.name, "app");
                 let point = |value| Point { time_s: self.now, value };
-                self.windows.add(key, Kind::Cpu, point(milli));
-                self.windows.add(key, Kind::Memory, point(self.memory));
+                self.windows.add(key, MeasuredKind::Cpu, point(milli));
+                self.windows.add(key, MeasuredKind::Memory, point(self.memory));
             }
         }
     }
 
     fn settle(&mut self, replicas: u32, signal: Option<Point>) -> Settled {
-        let service = Service {
+        let service = ScaledService {
             namespace: "shop".into(),
             name: "web".into(),
             uid: "s".into(),
             generation: 1,
             created: 0,
-            target: berth_rightsizing::recommend::Owner {
+            target: berth_rightsizing::recommend::OwnerRef {
                 api_version: "apps/v1".into(),
                 kind: "Deployment".into(),
                 name: "web".into(),
@@ -184,7 +184,7 @@ impl Bench {
             plan: Ok(self.plan.clone()),
             known: None,
         };
-        let scale = berth_kube_io::scaling::Scale::of(replicas);
+        let scale = berth_kube_io::scaling::WorkloadScale::of(replicas);
         let look =
             ServiceObservation { scale, pods: self.pods.clone(), signal: Ok(signal), success: Ok(None) };
         let now = Timestamp::from_second(self.now).unwrap();
@@ -301,7 +301,7 @@ mod garbage {
 
     use super::*;
     use berth_rightsizing::scaling::Horizontal;
-    use berth_rightsizing::scaling::behavior::{self, Behavior, Policy, Rules, Select};
+    use berth_rightsizing::scaling::behavior::{self, Behavior, DirectionRules, Policy, Select};
 
     fn any_text() -> impl Strategy<Value = String> {
         let time =
@@ -355,8 +355,8 @@ mod garbage {
             let (min, max) = (2, 8);
             let horizontal = Horizontal { setpoint: 10.0, min_replicas: min, max_replicas: max, ..Horizontal::default() };
             bench.plan.settings.horizontal = Some(horizontal);
-            let policy = Policy { amount: behavior::Amount::Percent(u32::MAX), period_s: i64::MAX };
-            let rules = Rules { stabilization_s: 60, select: Select::Max, policies: vec![policy] };
+            let policy = Policy { amount: behavior::StepAmount::Percent(u32::MAX), period_s: i64::MAX };
+            let rules = DirectionRules { stabilization_s: 60, select: Select::Max, policies: vec![policy] };
             bench.plan.behavior = Behavior { up: Some(rules.clone()), down: Some(rules) };
             for (pods, replicas, later, signal) in rounds {
                 bench.now += later;

@@ -13,7 +13,7 @@ fn read<K: LeanObject + DeserializeOwned>(spec: &Value) -> Allocation {
     });
     let object: K =
         serde_json::from_str(&object.to_string()).unwrap_or_else(|error| panic!("{error}: {spec}"));
-    let Object::Allocation(allocation) = object.into_object(&mut Interner::default()) else {
+    let ClusterObject::Allocation(allocation) = object.into_object(&mut Interner::default()) else {
         panic!("{spec}")
     };
     assert_eq!((&*allocation.name.namespace, &*allocation.name.name, &*allocation.uid), ("x", "train", "u1"));
@@ -30,10 +30,10 @@ fn problem(allocation: Allocation) -> String {
     allocation.problem.expect("a problem").to_string()
 }
 
-fn labels(pairs: &[(&str, &str)]) -> Members {
+fn labels(pairs: &[(&str, &str)]) -> RoleMembers {
     let match_labels = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let lean = LeanLabelSelector { match_labels, ..LeanLabelSelector::default() };
-    Members::Selected(label_selector(Some(&lean), &mut Interner::default()).expect("a selector"))
+    RoleMembers::Selected(label_selector(Some(&lean), &mut Interner::default()).expect("a selector"))
 }
 
 #[test]
@@ -43,10 +43,11 @@ fn the_short_form_is_one_role_without_a_name() {
         "topology": {"key": "topology.kubernetes.io/zone"},
     });
     let allocation = ours(spec);
-    let role = Role { name: "".into(), members: labels(&[("app", "train")]), minimum: 32 };
+    let role = GangRole { name: "".into(), members: labels(&[("app", "train")]), minimum: 32 };
     assert_eq!((allocation.problem.as_deref(), &*allocation.roles), (None, &[role][..]));
     assert_eq!(allocation.timeout, Some(Duration::from_secs(600)));
-    let topology = Topology { key: "topology.kubernetes.io/zone".into(), mode: TopologyMode::Required };
+    let topology =
+        GangTopology { key: "topology.kubernetes.io/zone".into(), mode: GangTopologyMode::Required };
     assert_eq!((allocation.name.kind, allocation.topology), (AllocationKind::Allocation, Some(topology)));
 }
 
@@ -56,14 +57,14 @@ fn roles_are_read_in_their_order_with_selectors_and_owners() {
         {"name": "leader", "minimum": 1, "owner": {"kind": "Job", "name": "lead"}},
         {"name": "worker", "minimum": 8, "selector": {"matchLabels": {"role": "worker"}}},
     ], "topology": {"key": "rack", "mode": "Spread"}}));
-    let owner = Members::Owned(OwnerName { kind: "Job".into(), name: "lead".into() });
+    let owner = RoleMembers::Owned(OwnerName { kind: "Job".into(), name: "lead".into() });
     let roles = [
-        Role { name: "leader".into(), members: owner, minimum: 1 },
-        Role { name: "worker".into(), members: labels(&[("role", "worker")]), minimum: 8 },
+        GangRole { name: "leader".into(), members: owner, minimum: 1 },
+        GangRole { name: "worker".into(), members: labels(&[("role", "worker")]), minimum: 8 },
     ];
     assert_eq!((allocation.problem.as_deref(), &*allocation.roles), (None, &roles[..]));
     assert_eq!((allocation.minimum(), allocation.timeout), (9, None));
-    assert_eq!(allocation.topology.expect("a topology").mode, TopologyMode::Spread);
+    assert_eq!(allocation.topology.expect("a topology").mode, GangTopologyMode::Spread);
 }
 
 #[test]
@@ -112,7 +113,7 @@ fn a_pod_group_asks_for_its_minimum_or_for_nothing_together() {
         "schedulingPolicy": {"gang": {"minCount": 4}}, "disruptionMode": "Pod", "priority": -1,
         "schedulingConstraints": {"topology": [{"key": "rack"}]},
     }));
-    let topology = Topology { key: "rack".into(), mode: TopologyMode::Required };
+    let topology = GangTopology { key: "rack".into(), mode: GangTopologyMode::Required };
     assert_eq!(
         (gang.problem.as_deref(), &*gang.roles, gang.topology),
         (None, &[grouped(4)][..], Some(topology))
@@ -156,7 +157,7 @@ fn a_pod_group_that_cannot_be_understood_keeps_its_pods_waiting() {
     ];
     for (spec, expected) in cases {
         let group = read::<LeanPodGroup>(&spec);
-        assert_eq!(group.roles[0].members, Members::Grouped, "{spec}");
+        assert_eq!(group.roles[0].members, RoleMembers::Grouped, "{spec}");
         let said = problem(group);
         assert!(said.starts_with(expected), "{spec}: {said}");
     }

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::apply::patch;
-use crate::recommend::{Allowed, ContainerPolicy};
+use crate::recommend::{AllowedRange, ContainerPolicy};
 
-fn one(requests: Amounts, limits: Amounts, target: Amounts) -> (SizedPod, Vpa) {
+fn one(requests: OptionalAmounts, limits: OptionalAmounts, target: OptionalAmounts) -> (SizedPod, Vpa) {
     (pod("p", vec![container("app", requests, limits)]), vpa("Initial", vec![recommendation("app", target)]))
 }
 
-fn changed(pod: &SizedPod, vpa: &Vpa, ranges: &Ranges) -> (Amounts, Amounts) {
+fn changed(pod: &SizedPod, vpa: &Vpa, ranges: &Ranges) -> (OptionalAmounts, OptionalAmounts) {
     let changes = changes(pod, vpa, ranges).expect("it changes");
     (changes[0].requests, changes[0].limits)
 }
@@ -30,14 +30,14 @@ fn limits_stay_when_only_requests_are_controlled_and_bound_them() {
     vpa.policies =
         vec![ContainerPolicy { container: "*".into(), requests_only: true, ..ContainerPolicy::default() }];
     let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
-    assert_eq!((changes[0].requests, changes[0].limits), (amounts(200, 40 * MI), Amounts::default()));
+    assert_eq!((changes[0].requests, changes[0].limits), (amounts(200, 40 * MI), OptionalAmounts::default()));
     assert_eq!(changes[0].notes, ["memory capped to container limit"]);
 }
 
 #[test]
 fn what_the_policy_allows_holds_for_what_is_applied() {
-    let (pod, mut vpa) = one(amounts(100, MI), Amounts::default(), amounts(50, 900 * MI));
-    let allowed = Allowed { min: amounts(80, None), max: amounts(None, 500 * MI) };
+    let (pod, mut vpa) = one(amounts(100, MI), OptionalAmounts::default(), amounts(50, 900 * MI));
+    let allowed = AllowedRange { min: amounts(80, None), max: amounts(None, 500 * MI) };
     vpa.policies = vec![ContainerPolicy { container: "app".into(), allowed, ..ContainerPolicy::default() }];
     let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
     assert_eq!(changes[0].requests, amounts(80, 500 * MI));
@@ -58,7 +58,8 @@ fn a_limit_stays_within_the_range_of_containers() {
         Err(Hold::LimitRange),
         "a request of 200Mi is below the minimum"
     );
-    let ranges = Ranges { container: Range { min: Amounts::default(), ..container }, pod: Range::default() };
+    let ranges =
+        Ranges { container: Range { min: OptionalAmounts::default(), ..container }, pod: Range::default() };
     assert_eq!(changed(&pod, &vpa, &ranges), (amounts(2_000, 100 * MI), amounts(4_000, 200 * MI)));
     let notes = &changes(&pod, &vpa, &ranges).unwrap()[0].notes;
     assert_eq!(*notes, ["cpu capped to fit Max in container LimitRange"]);
@@ -94,12 +95,12 @@ fn a_limit_is_no_larger_a_multiple_of_the_request_than_is_allowed() {
     assert_eq!(changed(&pod, &vpa, &ranges), (amounts(100, None), amounts(200, None)));
     vpa.policies =
         vec![ContainerPolicy { container: "*".into(), requests_only: true, ..ContainerPolicy::default() }];
-    assert_eq!(changed(&pod, &vpa, &ranges), (amounts(500, None), Amounts::default()));
+    assert_eq!(changed(&pod, &vpa, &ranges), (amounts(500, None), OptionalAmounts::default()));
 }
 
 #[test]
 fn a_pod_with_resources_of_its_own_or_without_recommendation_stays_as_it_is() {
-    let (mut pod, mut vpa) = one(amounts(100, MI), Amounts::default(), amounts(50, MI));
+    let (mut pod, mut vpa) = one(amounts(100, MI), OptionalAmounts::default(), amounts(50, MI));
     pod.is_sized_as_a_whole = true;
     assert_eq!(changes(&pod, &vpa, &Ranges::default()), Err(Hold::PodLevelResources));
     pod.is_sized_as_a_whole = false;
@@ -129,15 +130,15 @@ fn applied(mut object: Value, operations: &[Value]) -> Value {
 fn a_pod_that_is_created_is_patched_and_annotated_as_by_upstream() {
     let containers = vec![
         container("app", amounts(100, None), amounts(200, None)),
-        container("bare", Amounts::default(), Amounts::default()),
-        container("other", Amounts::default(), Amounts::default()),
+        container("bare", OptionalAmounts::default(), OptionalAmounts::default()),
+        container("other", OptionalAmounts::default(), OptionalAmounts::default()),
     ];
     let pod = pod("p", containers);
     let mut vpa = vpa(
         "Initial",
         vec![recommendation("app", amounts(150, 262_144_000)), recommendation("bare", amounts(1_000, None))],
     );
-    let allowed = Allowed { max: amounts(500, None), ..Allowed::default() };
+    let allowed = AllowedRange { max: amounts(500, None), ..AllowedRange::default() };
     vpa.policies = vec![ContainerPolicy { container: "bare".into(), allowed, ..ContainerPolicy::default() }];
     let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
     let object = json!({
@@ -168,7 +169,7 @@ fn a_pod_that_is_created_is_patched_and_annotated_as_by_upstream() {
 
 #[test]
 fn a_container_keeps_its_resource_claims() {
-    let mut claiming = container("app", Amounts::default(), Amounts::default());
+    let mut claiming = container("app", OptionalAmounts::default(), OptionalAmounts::default());
     claiming.has.resources = true;
     let pod = pod("p", vec![claiming]);
     let vpa = vpa("Initial", vec![recommendation("app", amounts(150, None))]);
@@ -185,7 +186,7 @@ fn a_container_keeps_its_resource_claims() {
 
 #[test]
 fn a_pod_grows_by_what_its_node_does_not_give_it_yet() {
-    let mut pod = pod("p", vec![container("app", amounts(400, None), Amounts::default())]);
+    let mut pod = pod("p", vec![container("app", amounts(400, None), OptionalAmounts::default())]);
     pod.containers[0].actual = Some(Resources { requests: amounts(100, None), ..Resources::default() });
     let vpa = vpa("InPlace", vec![recommendation("app", amounts(300, None))]);
     let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
@@ -197,7 +198,7 @@ fn a_pod_grows_by_what_its_node_does_not_give_it_yet() {
 
 #[test]
 fn a_resize_is_for_this_pod_with_these_containers_only() {
-    let pod = pod("p", vec![container("app", amounts(100, None), Amounts::default())]);
+    let pod = pod("p", vec![container("app", amounts(100, None), OptionalAmounts::default())]);
     let vpa = vpa("InPlace", vec![recommendation("app", amounts(150, None))]);
     let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
     assert_eq!(

@@ -10,12 +10,12 @@ fn name(of: &str) -> NamespacedName {
     ("shop".into(), of.into())
 }
 
-fn named(of: &str, created: i64, target: Owner, mode: &str) -> SizingObject {
+fn named(of: &str, created: i64, target: OwnerRef, mode: &str) -> SizingObject {
     let vpa = Vpa { name: of.into(), created, target: Some(target), ..vpa(mode, Vec::new()) };
     SizingObject::Vpa(Arc::new(vpa))
 }
 
-fn owned_by(owner: Option<Owner>) -> SizingObject {
+fn owned_by(owner: Option<OwnerRef>) -> SizingObject {
     SizingObject::Workload(WorkloadObject { owner, ..WorkloadObject::default() })
 }
 
@@ -60,7 +60,8 @@ fn the_owner_of_a_replica_set_is_known_by_its_pods_until_a_watch_has_told() {
 #[test]
 fn kinds_of_others_are_followed_to_where_a_vpa_looks() {
     let mut index = SizingIndex::default();
-    let kafka = Owner { api_version: "kafka.example.com/v1".into(), kind: "Kafka".into(), name: "k".into() };
+    let kafka =
+        OwnerRef { api_version: "kafka.example.com/v1".into(), kind: "Kafka".into(), name: "k".into() };
     index.apply(SizingKind::Vpa, name("k"), named("k", 1, kafka.clone(), "Recreate"));
     index.apply(SizingKind::StatefulSet, name("k-0"), owned_by(Some(kafka)));
     let pod = SizedPod { owner: Some(owner("StatefulSet", "k-0")), ..pod("p", Vec::new()) };
@@ -131,7 +132,7 @@ fn workloads_are_found_by_the_references_of_their_pods() {
     let shop = Arc::from("shop");
     assert_eq!(index.workload(&shop, &owner("DaemonSet", "log")), Some(&daemons));
     assert_eq!(index.workload(&shop, &owner("StatefulSet", "log")), None);
-    let of_others = Owner { api_version: "example.com/v1".into(), ..owner("DaemonSet", "log") };
+    let of_others = OwnerRef { api_version: "example.com/v1".into(), ..owner("DaemonSet", "log") };
     assert_eq!(index.workload(&shop, &of_others), None);
     index.delete(SizingKind::DaemonSet, &name("log"));
     assert_eq!(index.workload(&shop, &owner("DaemonSet", "log")), None);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::apply::update::Candidate;
+use crate::apply::update::UpdateCandidate;
 use crate::recommend::EvictionRequirement;
 
 const MINUTE: i64 = 60_000_000_000;
@@ -13,7 +13,7 @@ const NOW: i64 = 1_000 * HOUR;
 
 fn running(name: &str, cpu: i64) -> SizedPod {
     let started = Some(NOW - 24 * HOUR);
-    SizedPod { started, ..pod(name, vec![container("app", amounts(cpu, MI), Amounts::default())]) }
+    SizedPod { started, ..pod(name, vec![container("app", amounts(cpu, MI), OptionalAmounts::default())]) }
 }
 
 fn for_cpu(mode: &str, target: i64, bounds: (i64, i64)) -> Vpa {
@@ -25,8 +25,8 @@ fn for_cpu(mode: &str, target: i64, bounds: (i64, i64)) -> Vpa {
 fn with_round<R>(
     vpa: &Vpa,
     pods: &[SizedPod],
-    memory: &mut Memory,
-    (rules, now): (Rules, i64),
+    memory: &mut UpdaterMemory,
+    (rules, now): (DisruptionRules, i64),
     body: impl FnOnce(&mut Round) -> R,
 ) -> R {
     let replicas = BTreeMap::from([(owner("ReplicaSet", "web-5d4f8"), pods.len())]);
@@ -35,32 +35,37 @@ fn with_round<R>(
 }
 
 /// The steps of a round, by pod, if each step succeeds.
-fn steps_at(vpa: &Vpa, pods: &[SizedPod], memory: &mut Memory, at: (Rules, i64)) -> Vec<(String, Step)> {
+fn steps_at(
+    vpa: &Vpa,
+    pods: &[SizedPod],
+    memory: &mut UpdaterMemory,
+    at: (DisruptionRules, i64),
+) -> Vec<(String, UpdateStep)> {
     with_round(vpa, pods, memory, at, |round| {
         let (candidates, held) = round.candidates();
         let mut steps = Vec::new();
         for candidate in candidates {
             let step = round.step(&candidate);
             match step {
-                Step::Resize => round.resized(&candidate),
-                Step::Evict => round.evicted(&candidate),
-                Step::Hold(_) => {}
+                UpdateStep::Resize => round.resized(&candidate),
+                UpdateStep::Evict => round.evicted(&candidate),
+                UpdateStep::Hold(_) => {}
             }
             steps.push((pods[candidate.pod].name.to_string(), step));
         }
-        steps.extend(held.into_iter().map(|(pod, why)| (pods[pod].name.to_string(), Step::Hold(why))));
+        steps.extend(held.into_iter().map(|(pod, why)| (pods[pod].name.to_string(), UpdateStep::Hold(why))));
         steps
     })
 }
 
-fn steps(vpa: &Vpa, pods: &[SizedPod]) -> Vec<Step> {
-    let at = (Rules::default(), NOW);
-    steps_at(vpa, pods, &mut Memory::default(), at).into_iter().map(|(_, step)| step).collect()
+fn steps(vpa: &Vpa, pods: &[SizedPod]) -> Vec<UpdateStep> {
+    let at = (DisruptionRules::default(), NOW);
+    steps_at(vpa, pods, &mut UpdaterMemory::default(), at).into_iter().map(|(_, step)| step).collect()
 }
 
-fn candidates(vpa: &Vpa, pods: &[SizedPod]) -> Vec<Candidate> {
-    let at = (Rules::default(), NOW);
-    with_round(vpa, pods, &mut Memory::default(), at, |round| round.candidates().0)
+fn candidates(vpa: &Vpa, pods: &[SizedPod]) -> Vec<UpdateCandidate> {
+    let at = (DisruptionRules::default(), NOW);
+    with_round(vpa, pods, &mut UpdaterMemory::default(), at, |round| round.candidates().0)
 }
 
 #[test]
@@ -109,18 +114,18 @@ fn those_that_need_more_come_first_then_those_that_are_farther_off() {
 fn so_many_are_evicted_that_half_of_the_pods_stay() {
     let vpa = for_cpu("Auto", 1_000, (500, 2_000));
     let pods: Vec<SizedPod> = (0..5).map(|index| running(&index.to_string(), 100)).collect();
-    let of = |step: Step, steps: &[Step]| steps.iter().filter(|it| **it == step).count();
+    let of = |step: UpdateStep, steps: &[UpdateStep]| steps.iter().filter(|it| **it == step).count();
     let steps_of_5 = steps(&vpa, &pods);
-    assert_eq!((of(Step::Evict, &steps_of_5), of(Step::Hold(Hold::Budget), &steps_of_5)), (2, 3));
-    assert_eq!(steps(&vpa, &pods[..2]), [Step::Evict, Step::Hold(Hold::Budget)]);
-    assert_eq!(steps(&vpa, &pods[..1]), [Step::Hold(Hold::TooFewReplicas)]);
+    assert_eq!((of(UpdateStep::Evict, &steps_of_5), of(UpdateStep::Hold(Hold::Budget), &steps_of_5)), (2, 3));
+    assert_eq!(steps(&vpa, &pods[..2]), [UpdateStep::Evict, UpdateStep::Hold(Hold::Budget)]);
+    assert_eq!(steps(&vpa, &pods[..1]), [UpdateStep::Hold(Hold::TooFewReplicas)]);
     let mut single = vpa.clone();
     single.update.min_replicas = Some(1);
-    assert_eq!(steps(&single, &pods[..1]), [Step::Evict]);
+    assert_eq!(steps(&single, &pods[..1]), [UpdateStep::Evict]);
     let lonely = SizedPod { owner: None, ..running("a", 100) };
-    assert_eq!(steps(&vpa, &[lonely]), [Step::Hold(Hold::NoController)]);
+    assert_eq!(steps(&vpa, &[lonely]), [UpdateStep::Hold(Hold::NoController)]);
     let elsewhere = SizedPod { owner: Some(owner("StatefulSet", "db")), ..running("a", 100) };
-    assert_eq!(steps(&vpa, &[elsewhere.clone(), elsewhere]), [Step::Hold(Hold::UnknownReplicas); 2]);
+    assert_eq!(steps(&vpa, &[elsewhere.clone(), elsewhere]), [UpdateStep::Hold(Hold::UnknownReplicas); 2]);
 }
 
 #[test]
@@ -130,17 +135,17 @@ fn requirements_of_a_vpa_decide_about_the_direction() {
     let requirement = |resources, change: &str| EvictionRequirement { resources, change: change.into() };
     vpa.update.requirements = vec![requirement(cpu, "TargetHigherThanRequests")];
     let first = |vpa: &Vpa, cpu: i64| steps(vpa, &[running("a", cpu), running("b", cpu)])[0];
-    assert_eq!(first(&vpa, 100), Step::Evict);
-    assert_eq!(first(&vpa, 9_000), Step::Hold(Hold::Requirements));
+    assert_eq!(first(&vpa, 100), UpdateStep::Evict);
+    assert_eq!(first(&vpa, 9_000), UpdateStep::Hold(Hold::Requirements));
     vpa.update
         .requirements
         .push(requirement(PerResource { cpu: false, memory: true }, "TargetHigherThanRequests"));
-    assert_eq!(first(&vpa, 100), Step::Hold(Hold::Requirements), "all of them");
+    assert_eq!(first(&vpa, 100), UpdateStep::Hold(Hold::Requirements), "all of them");
     vpa.update.requirements =
         vec![requirement(PerResource { cpu: true, memory: true }, "TargetHigherThanRequests")];
-    assert_eq!(first(&vpa, 100), Step::Evict, "one of the resources");
+    assert_eq!(first(&vpa, 100), UpdateStep::Evict, "one of the resources");
     vpa.update.requirements = vec![requirement(cpu, "Sideways")];
-    assert_eq!(first(&vpa, 100), Step::Hold(Hold::Requirements));
+    assert_eq!(first(&vpa, 100), UpdateStep::Hold(Hold::Requirements));
 }
 
 #[test]
@@ -148,44 +153,45 @@ fn in_place_is_tried_first_and_the_budget_holds_for_it_too() {
     let pods = [running("a", 100), running("b", 100)];
     for mode in ["InPlace", "InPlaceOrRecreate"] {
         let vpa = for_cpu(mode, 1_000, (500, 2_000));
-        assert_eq!(steps(&vpa, &pods), [Step::Resize, Step::Hold(Hold::Budget)], "{mode}");
+        assert_eq!(steps(&vpa, &pods), [UpdateStep::Resize, UpdateStep::Hold(Hold::Budget)], "{mode}");
         let pending = SizedPod { is_pending: true, ..running("a", 100) };
-        assert_eq!(steps(&vpa, &[pending.clone(), pending]), [Step::Hold(Hold::Pending); 2], "{mode}");
+        assert_eq!(steps(&vpa, &[pending.clone(), pending]), [UpdateStep::Hold(Hold::Pending); 2], "{mode}");
     }
     let vpa = for_cpu("InPlace", 1_000, (500, 2_000));
-    let free = Rules { free_in_place: true, ..Rules::default() };
-    let steps = |pods: &[SizedPod]| steps_at(&vpa, pods, &mut Memory::default(), (free, NOW));
-    assert!(steps(&pods).iter().all(|(_, step)| *step == Step::Resize));
+    let free = DisruptionRules { free_in_place: true, ..DisruptionRules::default() };
+    let steps = |pods: &[SizedPod]| steps_at(&vpa, pods, &mut UpdaterMemory::default(), (free, NOW));
+    assert!(steps(&pods).iter().all(|(_, step)| *step == UpdateStep::Resize));
     let mut restarting = pods.clone();
     restarting.iter_mut().for_each(|pod| pod.containers[0].restarts.memory = true);
-    assert_eq!(steps(&restarting)[1].1, Step::Hold(Hold::Budget));
+    assert_eq!(steps(&restarting)[1].1, UpdateStep::Hold(Hold::Budget));
 }
 
 /// The first step for two pods that have both been in this state for a while.
-fn after(mode: &str, resize: Resize, lasted: i64, target: i64) -> Step {
+fn after(mode: &str, resize: Resize, lasted: i64, target: i64) -> UpdateStep {
     let vpa = for_cpu(mode, target, (target, target));
     let mut pods = [running("a", 4_000), running("b", 4_000)];
     for pod in &mut pods {
         pod.resize = Some(resize);
-        pod.containers[0].actual = Some(Resources { requests: amounts(100, MI), limits: Amounts::default() });
+        pod.containers[0].actual =
+            Some(Resources { requests: amounts(100, MI), limits: OptionalAmounts::default() });
     }
-    let mut memory = Memory::default();
-    steps_at(&vpa, &pods, &mut memory, (Rules::default(), NOW));
-    steps_at(&vpa, &pods, &mut memory, (Rules::default(), NOW + lasted))[0].1
+    let mut memory = UpdaterMemory::default();
+    steps_at(&vpa, &pods, &mut memory, (DisruptionRules::default(), NOW));
+    steps_at(&vpa, &pods, &mut memory, (DisruptionRules::default(), NOW + lasted))[0].1
 }
 
 #[test]
 fn a_resize_that_does_not_come_to_an_end_becomes_an_eviction_if_that_is_allowed() {
     let or_recreate = |resize, lasted| after("InPlaceOrRecreate", resize, lasted, 4_000);
-    let waits = Step::Hold(Hold::Resizing);
+    let waits = UpdateStep::Hold(Hold::Resizing);
     for (resize, lasted, step) in [
         (Resize::Deferred, 5 * MINUTE, waits),
-        (Resize::Deferred, 5 * MINUTE + 1, Step::Evict),
+        (Resize::Deferred, 5 * MINUTE + 1, UpdateStep::Evict),
         (Resize::InProgress, HOUR, waits),
-        (Resize::InProgress, HOUR + 1, Step::Evict),
-        (Resize::Infeasible, 0, Step::Evict),
-        (Resize::Error, 0, Step::Evict),
-        (Resize::Unknown, 0, Step::Evict),
+        (Resize::InProgress, HOUR + 1, UpdateStep::Evict),
+        (Resize::Infeasible, 0, UpdateStep::Evict),
+        (Resize::Error, 0, UpdateStep::Evict),
+        (Resize::Unknown, 0, UpdateStep::Evict),
     ] {
         assert_eq!(or_recreate(resize, lasted), step, "{resize:?} {lasted}");
     }
@@ -197,23 +203,23 @@ fn a_resize_that_does_not_come_to_an_end_becomes_an_eviction_if_that_is_allowed(
 #[test]
 fn what_is_infeasible_in_place_is_tried_again_only_when_less_is_recommended() {
     for resize in [Resize::Infeasible, Resize::Error] {
-        assert_eq!(after("InPlace", resize, 0, 4_000), Step::Hold(Hold::Infeasible));
-        assert_eq!(after("InPlace", resize, 0, 5_000), Step::Hold(Hold::Infeasible));
-        assert_eq!(after("InPlace", resize, 0, 3_999), Step::Resize);
+        assert_eq!(after("InPlace", resize, 0, 4_000), UpdateStep::Hold(Hold::Infeasible));
+        assert_eq!(after("InPlace", resize, 0, 5_000), UpdateStep::Hold(Hold::Infeasible));
+        assert_eq!(after("InPlace", resize, 0, 3_999), UpdateStep::Resize);
     }
 }
 
 #[test]
 fn a_pod_that_changes_all_the_time_is_resized_every_five_minutes_at_most() {
-    let mut memory = Memory::default();
+    let mut memory = UpdaterMemory::default();
     let mut resizes = 0;
     for minute in 0..60 {
         // The recommendation oscillates, and the kubelet resizes immediately.
         let vpa = for_cpu("InPlace", [500, 2_000][minute % 2], (0, 1));
         let pods = [running("a", 100), running("b", 100)];
         let now = NOW + minute as i64 * MINUTE;
-        let steps = steps_at(&vpa, &pods, &mut memory, (Rules::default(), now));
-        resizes += steps.iter().filter(|(name, step)| name == "a" && *step == Step::Resize).count();
+        let steps = steps_at(&vpa, &pods, &mut memory, (DisruptionRules::default(), now));
+        resizes += steps.iter().filter(|(name, step)| name == "a" && *step == UpdateStep::Resize).count();
     }
     assert!(resizes <= 12, "{resizes}");
 }
@@ -225,7 +231,7 @@ fn what_the_spec_says_already_is_not_asked_for_again() {
     for pod in &mut pods {
         pod.containers[0].actual = Some(Resources { requests: amounts(100, MI), ..Resources::default() });
     }
-    assert_eq!(steps(&vpa, &pods), [Step::Hold(Hold::Asked); 2]);
+    assert_eq!(steps(&vpa, &pods), [UpdateStep::Hold(Hold::Asked); 2]);
 }
 
 #[test]
@@ -237,7 +243,7 @@ fn a_qos_class_never_changes_in_place() {
     };
     let pods = [guaranteed("a"), guaranteed("b")];
     let mut vpa = for_cpu("InPlace", 200, (200, 200));
-    assert_eq!(steps(&vpa, &pods)[0], Step::Resize, "its limit follows");
+    assert_eq!(steps(&vpa, &pods)[0], UpdateStep::Resize, "its limit follows");
     let only = crate::recommend::ContainerPolicy {
         container: "*".into(),
         requests_only: true,
@@ -245,35 +251,45 @@ fn a_qos_class_never_changes_in_place() {
     };
     vpa.policies = vec![only];
     vpa.status.recommendation.as_mut().unwrap()[0].target.cpu = Some(50);
-    assert_eq!(steps(&vpa, &pods)[0], Step::Hold(Hold::QosClass));
+    assert_eq!(steps(&vpa, &pods)[0], UpdateStep::Hold(Hold::QosClass));
     vpa.update_mode = "InPlaceOrRecreate".into();
-    assert_eq!(steps(&vpa, &pods)[0], Step::Evict);
-    let best_effort = |name: &str| pod(name, vec![container("app", Amounts::default(), Amounts::default())]);
+    assert_eq!(steps(&vpa, &pods)[0], UpdateStep::Evict);
+    let best_effort = |name: &str| {
+        pod(name, vec![container("app", OptionalAmounts::default(), OptionalAmounts::default())])
+    };
     vpa.update_mode = "InPlace".into();
-    assert_eq!(steps(&vpa, &[best_effort("a"), best_effort("b")])[0], Step::Hold(Hold::QosClass));
+    assert_eq!(steps(&vpa, &[best_effort("a"), best_effort("b")])[0], UpdateStep::Hold(Hold::QosClass));
 }
 
 #[test]
 fn a_node_without_room_is_waited_for_and_a_refused_resize_is_an_eviction_if_that_is_allowed() {
     let pods = [running("a", 100), running("b", 100)];
-    for (mode, at_last) in [("InPlace", Step::Hold(Hold::NodeRoom)), ("InPlaceOrRecreate", Step::Evict)] {
+    for (mode, at_last) in
+        [("InPlace", UpdateStep::Hold(Hold::NodeRoom)), ("InPlaceOrRecreate", UpdateStep::Evict)]
+    {
         let vpa = for_cpu(mode, 1_000, (500, 2_000));
-        let mut memory = Memory::default();
+        let mut memory = UpdaterMemory::default();
         let mut without_room = |now| {
-            with_round(&vpa, &pods, &mut memory, (Rules::default(), now), |round| {
+            with_round(&vpa, &pods, &mut memory, (DisruptionRules::default(), now), |round| {
                 let candidate = round.candidates().0.remove(0);
-                assert_eq!(round.step(&candidate), Step::Resize);
+                assert_eq!(round.step(&candidate), UpdateStep::Resize);
                 round.without_room(&candidate)
             })
         };
-        assert_eq!(without_room(NOW), Step::Hold(Hold::NodeRoom));
-        assert_eq!(without_room(NOW + 5 * MINUTE), Step::Hold(Hold::NodeRoom));
+        assert_eq!(without_room(NOW), UpdateStep::Hold(Hold::NodeRoom));
+        assert_eq!(without_room(NOW + 5 * MINUTE), UpdateStep::Hold(Hold::NodeRoom));
         assert_eq!(without_room(NOW + 6 * MINUTE), at_last, "{mode}");
-        let refused = with_round(&vpa, &pods, &mut Memory::default(), (Rules::default(), NOW), |round| {
-            let candidate = round.candidates().0.remove(0);
-            round.refused(&candidate)
-        });
-        let expected = if mode == "InPlace" { Step::Hold(Hold::Refused) } else { Step::Evict };
+        let refused = with_round(
+            &vpa,
+            &pods,
+            &mut UpdaterMemory::default(),
+            (DisruptionRules::default(), NOW),
+            |round| {
+                let candidate = round.candidates().0.remove(0);
+                round.refused(&candidate)
+            },
+        );
+        let expected = if mode == "InPlace" { UpdateStep::Hold(Hold::Refused) } else { UpdateStep::Evict };
         assert_eq!(refused, expected, "{mode}");
     }
 }
@@ -282,64 +298,65 @@ fn a_node_without_room_is_waited_for_and_a_refused_resize_is_an_eviction_if_that
 fn nothing_is_evicted_while_no_webhook_would_change_what_comes_after() {
     let vpa = for_cpu("Recreate", 1_000, (500, 2_000));
     let pods = [running("a", 100), running("b", 100)];
-    let without = Rules { has_webhook: false, ..Rules::default() };
-    let steps = steps_at(&vpa, &pods, &mut Memory::default(), (without, NOW));
-    assert_eq!(steps[0].1, Step::Hold(Hold::NoWebhook));
+    let without = DisruptionRules { has_webhook: false, ..DisruptionRules::default() };
+    let steps = steps_at(&vpa, &pods, &mut UpdaterMemory::default(), (without, NOW));
+    assert_eq!(steps[0].1, UpdateStep::Hold(Hold::NoWebhook));
 
     // It is configured, but the API server cannot reach it.
-    let mut memory = Memory::default();
-    let first = steps_at(&vpa, &pods, &mut memory, (Rules::default(), NOW));
-    assert_eq!(first[0].1, Step::Evict);
+    let mut memory = UpdaterMemory::default();
+    let first = steps_at(&vpa, &pods, &mut memory, (DisruptionRules::default(), NOW));
+    assert_eq!(first[0].1, UpdateStep::Evict);
     let back = |observed: Option<Vec<String>>| {
         let again = SizedPod { observed, started: Some(NOW + 2), ..running("c", 100) };
         [again, running("b", 100)]
     };
-    let mut first = |pods: &[SizedPod], now| steps_at(&vpa, pods, &mut memory, (Rules::default(), now))[0].1;
-    assert_eq!(first(&back(None), NOW + MINUTE), Step::Hold(Hold::WebhookNotCalled));
-    assert_eq!(first(&back(None), NOW + 59 * MINUTE), Step::Hold(Hold::WebhookNotCalled));
-    assert_eq!(first(&back(None), NOW + HOUR), Step::Evict, "it may work again");
+    let mut first =
+        |pods: &[SizedPod], now| steps_at(&vpa, pods, &mut memory, (DisruptionRules::default(), now))[0].1;
+    assert_eq!(first(&back(None), NOW + MINUTE), UpdateStep::Hold(Hold::WebhookNotCalled));
+    assert_eq!(first(&back(None), NOW + 59 * MINUTE), UpdateStep::Hold(Hold::WebhookNotCalled));
+    assert_eq!(first(&back(None), NOW + HOUR), UpdateStep::Evict, "it may work again");
     let seen = [SizedPod { observed: Some(vec!["app".into()]), ..running("d", 100) }, running("b", 100)];
-    assert_eq!(first(&seen, NOW + HOUR + MINUTE), Step::Evict, "it works, and more is recommended now");
+    assert_eq!(first(&seen, NOW + HOUR + MINUTE), UpdateStep::Evict, "it works, and more is recommended now");
 }
 
 #[test]
 fn a_clock_that_is_set_back_makes_nobody_wait_for_longer() {
     let vpa = for_cpu("InPlace", 1_000, (500, 2_000));
     let pods = [running("a", 100), running("b", 100)];
-    let mut memory = Memory::default();
+    let mut memory = UpdaterMemory::default();
     let mut first = |now| {
         memory.without_the_future(now);
-        steps_at(&vpa, &pods, &mut memory, (Rules::default(), now))[0].1
+        steps_at(&vpa, &pods, &mut memory, (DisruptionRules::default(), now))[0].1
     };
-    assert_eq!(first(NOW), Step::Resize);
+    assert_eq!(first(NOW), UpdateStep::Resize);
     let back = NOW - 24 * HOUR;
-    assert_eq!(first(back), Step::Hold(Hold::JustResized));
-    assert_eq!(first(back + 4 * MINUTE), Step::Hold(Hold::JustResized));
-    assert_eq!(first(back + 5 * MINUTE), Step::Resize);
+    assert_eq!(first(back), UpdateStep::Hold(Hold::JustResized));
+    assert_eq!(first(back + 4 * MINUTE), UpdateStep::Hold(Hold::JustResized));
+    assert_eq!(first(back + 5 * MINUTE), UpdateStep::Resize);
 }
 
 #[test]
 fn after_a_disruption_budget_has_refused_nothing_is_evicted_for_five_minutes() {
     let vpa = for_cpu("Recreate", 1_000, (500, 2_000));
     let pods = [running("a", 100), running("b", 100)];
-    let mut memory = Memory::default();
+    let mut memory = UpdaterMemory::default();
     let mut first = |now| {
-        with_round(&vpa, &pods, &mut memory, (Rules::default(), now), |round| {
+        with_round(&vpa, &pods, &mut memory, (DisruptionRules::default(), now), |round| {
             let candidates = round.candidates().0;
             let step = round.step(&candidates[0]);
             round.eviction_refused();
-            assert_ne!(round.step(&candidates[1]), Step::Evict);
+            assert_ne!(round.step(&candidates[1]), UpdateStep::Evict);
             step
         })
     };
-    assert_eq!(first(NOW), Step::Evict);
+    assert_eq!(first(NOW), UpdateStep::Evict);
     memory.retain(&Default::default(), &["v".to_owned()].into());
     let mut at = |now| {
-        with_round(&vpa, &pods, &mut memory, (Rules::default(), now), |round| {
+        with_round(&vpa, &pods, &mut memory, (DisruptionRules::default(), now), |round| {
             let candidates = round.candidates().0;
             round.step(&candidates[0])
         })
     };
-    assert_eq!(at(NOW + 4 * MINUTE), Step::Hold(Hold::DisruptionBudget));
-    assert_eq!(at(NOW + 5 * MINUTE), Step::Evict);
+    assert_eq!(at(NOW + 4 * MINUTE), UpdateStep::Hold(Hold::DisruptionBudget));
+    assert_eq!(at(NOW + 5 * MINUTE), UpdateStep::Evict);
 }

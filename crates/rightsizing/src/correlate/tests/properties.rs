@@ -16,7 +16,8 @@ enum Independent {
 fn false_hints(kind: Independent, seed: u64, points: usize, windows: usize) -> (f64, f64) {
     let services = names(40);
     let mut dice = Dice(seed);
-    let mut known = Correlations::new(Settings { hints_max: 1000, ..Settings::default() });
+    let mut known =
+        Correlations::new(CorrelationSettings { hints_max: 1000, ..CorrelationSettings::default() });
     let mut levels = vec![0.0; services.len() * 3];
     let mut turn = 0;
     let (mut found, mut strong) = (0, 0);
@@ -61,7 +62,7 @@ fn services_that_have_nothing_to_do_with_each_other_hardly_ever_get_hints() {
 fn services_of_one_rhythm_get_hints_though_they_are_noisy() {
     let services = names(20);
     let mut dice = Dice(9);
-    let mut known = Correlations::new(Settings::default());
+    let mut known = Correlations::new(CorrelationSettings::default());
     for number in 0..6 {
         let window = window(&mut dice, number, 30, &services, |dice, service, at| {
             let phase = (service % 2) as f64 * std::f64::consts::PI;
@@ -89,7 +90,7 @@ proptest! {
     ) {
         let (a, b): (Vec<_>, Vec<_>) = points.into_iter().unzip();
         let scaled: Vec<_> = b.iter().map(|value| value.map(|value| value * scale)).collect();
-        let settings = Settings { lag_points: lag, ..Settings::default() };
+        let settings = CorrelationSettings { lag_points: lag, ..CorrelationSettings::default() };
         let found = rho(&settings, &[&a, &b]);
         prop_assert!(found.is_none_or(|rho| (-1.0..=1.0).contains(&rho)), "{:?}", found);
         prop_assert_eq!(found, rho(&settings, &[&b, &a]));
@@ -105,7 +106,7 @@ proptest! {
         seed in 0_u64..1000, services in 1_usize..12, windows in 1_usize..8, hints_max in 0_usize..4,
     ) {
         let mut dice = Dice(seed);
-        let settings = Settings { confirmations: 2, points_min: 3, hints_max, ..Settings::default() };
+        let settings = CorrelationSettings { confirmations: 2, points_min: 3, hints_max, ..CorrelationSettings::default() };
         let mut known = Correlations::new(settings.clone());
         for number in 0..windows {
             // Some services are absent, and some points are missing.

@@ -7,7 +7,7 @@ use super::*;
 fn the_time_of_a_pass_over_500_services() {
     for (points, gaps) in [(20, false), (30, false), (60, false), (30, true)] {
         let services = names(500);
-        let mut known = Correlations::new(Settings::default());
+        let mut known = Correlations::new(CorrelationSettings::default());
         let mut dice = Dice(1);
         for number in 0..6 {
             let window = window(&mut dice, number, points, &services, |dice, service, at| {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::recommend::buckets::Buckets;
-use crate::recommend::settings::Settings;
+use crate::recommend::settings::RecommenderSettings;
 
 const MINUTE_NS: i64 = 60_000_000_000;
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
@@ -19,7 +19,7 @@ fn whole() -> Arc<Buckets> {
 
 /// The recommender's buckets.
 fn real() -> Arc<Buckets> {
-    Arc::new(Settings::default().cpu.options().expect("buckets").buckets().clone())
+    Arc::new(RecommenderSettings::default().cpu.options().expect("buckets").buckets().clone())
 }
 
 /// All samples of an interval.

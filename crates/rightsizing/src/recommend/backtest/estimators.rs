@@ -12,12 +12,12 @@ use crate::recommend::amount::{self, Amount};
 use crate::recommend::container::{ContainerState, MemoryRules};
 use crate::recommend::estimate::{estimate, with_margin};
 use crate::recommend::method::Method;
-use crate::recommend::settings::{ResourceSettings, Settings};
+use crate::recommend::settings::{RecommenderSettings, ResourceSettings};
 use crate::recommend::time::UnixNanos;
 use others::Other;
 
 /// Estimates the size of a container from its usage. Times never go back. Amounts are millicores or bytes.
-pub trait Estimator {
+pub trait BacktestEstimator {
     /// Adds a usage of a pod.
     fn observe(&mut self, pod: usize, time: UnixNanos, amount: Amount);
 
@@ -84,7 +84,7 @@ impl EstimatorKind {
 
     /// Creates an estimator. The first three add the margin of the settings, the remaining ones have their own. All
     /// use the minimum of the settings; SHOWAR's is higher.
-    pub fn build(self, resource: Resource, settings: &Settings) -> Box<dyn Estimator> {
+    pub fn build(self, resource: Resource, settings: &RecommenderSettings) -> Box<dyn BacktestEstimator> {
         let floor = match resource {
             Resource::Cpu => Floor::of(&settings.cpu),
             Resource::Memory => Floor::of(&settings.memory),
@@ -131,7 +131,7 @@ fn needed(limit: Amount, rules: &MemoryRules) -> Amount {
 
 struct Vpa {
     resource: Resource,
-    settings: Settings,
+    settings: RecommenderSettings,
     rules: MemoryRules,
     /// `None`: the settings give no valid histograms, and there is never a limit.
     aggregate: Option<Aggregate>,
@@ -139,13 +139,16 @@ struct Vpa {
 }
 
 impl Vpa {
-    fn new(resource: Resource, settings: &Settings) -> Self {
+    fn new(resource: Resource, settings: &RecommenderSettings) -> Self {
         let aggregate = settings.shapes().ok().map(|shapes| Aggregate::new(&shapes, 0));
         let (settings, rules) = (settings.clone(), settings.memory_rules());
         Self { resource, settings, rules, aggregate, pods: Vec::new() }
     }
 
-    fn feed(&mut self, pod: usize) -> Option<(&mut ContainerState, &mut Aggregate, &Settings, &MemoryRules)> {
+    fn feed(
+        &mut self,
+        pod: usize,
+    ) -> Option<(&mut ContainerState, &mut Aggregate, &RecommenderSettings, &MemoryRules)> {
         if self.pods.len() <= pod {
             self.pods.resize(pod + 1, ContainerState::default());
         }
@@ -153,7 +156,7 @@ impl Vpa {
     }
 }
 
-impl Estimator for Vpa {
+impl BacktestEstimator for Vpa {
     fn observe(&mut self, pod: usize, time: UnixNanos, amount: Amount) {
         let resource = self.resource;
         let Some((state, aggregate, settings, rules)) = self.feed(pod) else { return };
@@ -185,7 +188,7 @@ struct Max {
     max: Option<Amount>,
 }
 
-impl Estimator for Max {
+impl BacktestEstimator for Max {
     fn observe(&mut self, _pod: usize, _time: UnixNanos, amount: Amount) {
         self.max = self.max.max(Some(amount));
     }
@@ -209,7 +212,7 @@ struct P99 {
     needs: VecDeque<(UnixNanos, Amount)>,
 }
 
-impl Estimator for P99 {
+impl BacktestEstimator for P99 {
     fn observe(&mut self, _pod: usize, time: UnixNanos, amount: Amount) {
         self.usage.push_back((time, amount));
     }

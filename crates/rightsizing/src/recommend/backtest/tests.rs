@@ -9,8 +9,8 @@ const HOUR: i64 = 3_600_000_000_000;
 const MIB: i64 = 1 << 20;
 
 /// Without margin and minimum, so that results are round numbers.
-fn plain() -> Settings {
-    let mut settings = Settings::default();
+fn plain() -> RecommenderSettings {
+    let mut settings = RecommenderSettings::default();
     for resource in [&mut settings.cpu, &mut settings.memory] {
         resource.margin = 0.0;
         resource.pod_minimum = 0;
@@ -26,7 +26,7 @@ fn hourly(resource: Resource, amounts: &[Amount]) -> Recorded {
 
 const PACE: Pace = Pace { step_ns: HOUR, warm_up_ns: 0 };
 
-fn measure(recorded: &Recorded, kind: EstimatorKind, settings: &Settings, pace: Pace) -> Measures {
+fn measure(recorded: &Recorded, kind: EstimatorKind, settings: &RecommenderSettings, pace: Pace) -> Measures {
     backtest(recorded, kind, settings, pace).expect("something is measured").measures
 }
 
@@ -38,7 +38,7 @@ struct Scripted {
     kills: Vec<Amount>,
 }
 
-impl Estimator for Scripted {
+impl BacktestEstimator for Scripted {
     fn observe(&mut self, _: usize, _: UnixNanos, amount: Amount) {
         self.seen.push(amount);
     }
@@ -133,14 +133,14 @@ fn baselines_say_the_most_and_the_percentile() {
 fn margins_and_minimums_are_those_of_the_settings_and_showar_has_a_higher_one() {
     for kind in EstimatorKind::ALL {
         for (resource, minimum) in [(Resource::Cpu, 25), (Resource::Memory, 250 * MIB)] {
-            let mut estimator = kind.build(resource, &Settings::default());
+            let mut estimator = kind.build(resource, &RecommenderSettings::default());
             estimator.observe(0, 0, 1);
             let minimum =
                 if (kind, resource) == (EstimatorKind::Showar, Resource::Cpu) { 128 } else { minimum };
             assert_eq!(estimator.limit(HOUR), Some(minimum), "{kind:?}");
         }
     }
-    let mut max = EstimatorKind::Max.build(Resource::Cpu, &Settings::default());
+    let mut max = EstimatorKind::Max.build(Resource::Cpu, &RecommenderSettings::default());
     max.observe(0, 0, 1000);
     assert_eq!(max.limit(HOUR), Some(1150));
 }
@@ -225,8 +225,8 @@ proptest! {
         let recorded = Recorded { name: "x".into(), resource, pods: samples.into_iter().map(pod).collect() };
         let pace = Pace { step_ns: step, warm_up_ns: warm_up };
         for kind in EstimatorKind::ALL {
-            let outcome = backtest(&recorded, kind, &Settings::default(), pace);
-            prop_assert_eq!(&outcome, &backtest(&recorded, kind, &Settings::default(), pace));
+            let outcome = backtest(&recorded, kind, &RecommenderSettings::default(), pace);
+            prop_assert_eq!(&outcome, &backtest(&recorded, kind, &RecommenderSettings::default(), pace));
             let Some(Outcome { measures, .. }) = outcome else { continue };
             prop_assert!((0.0..=1.0).contains(&measures.overrun_share));
             prop_assert!(measures.relative_slack <= 1.0 && measures.pod_days > 0.0 && measures.days > 0.0);
@@ -240,8 +240,8 @@ proptest! {
         amounts in prop::collection::vec(0_i64..10_000, 3..60), later in prop::collection::vec(0_i64..1_000_000, 1..20),
     ) {
         /// Records the limits of an estimator.
-        struct Listening(Box<dyn Estimator>, Vec<Option<Amount>>);
-        impl Estimator for Listening {
+        struct Listening(Box<dyn BacktestEstimator>, Vec<Option<Amount>>);
+        impl BacktestEstimator for Listening {
             fn observe(&mut self, pod: usize, time: UnixNanos, amount: Amount) { self.0.observe(pod, time, amount) }
             fn oom(&mut self, pod: usize, time: UnixNanos, limit: Amount) { self.0.oom(pod, time, limit) }
             fn limit(&mut self, now: UnixNanos) -> Option<Amount> {

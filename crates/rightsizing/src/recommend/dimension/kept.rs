@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Dimension, Usage};
+use super::{Dimension, DimensionUsage};
 use crate::recommend::aggregate::Span;
 use crate::recommend::checkpoint::{CLOCK_SKEW_NS, load_histogram};
 use crate::recommend::time::{self, NEVER, UnixNanos};
 use crate::recommend::{CheckpointError, HistogramCheckpoint, HistogramOptions};
-use crate::usage::Scope;
+use crate::usage::SeriesScope;
 
 /// By dimension name.
 #[derive(Serialize, Deserialize)]
@@ -65,10 +65,10 @@ pub enum KeptError {
 
 /// Returns the text to save, or `None` without samples.
 pub(super) fn save<'a>(
-    pod: impl Iterator<Item = (&'a Dimension, &'a Usage)>,
-    container: impl Iterator<Item = (&'a Dimension, &'a Usage)>,
+    pod: impl Iterator<Item = (&'a Dimension, &'a DimensionUsage)>,
+    container: impl Iterator<Item = (&'a Dimension, &'a DimensionUsage)>,
 ) -> Option<String> {
-    let kept = |(dimension, usage): (&Dimension, &Usage)| {
+    let kept = |(dimension, usage): (&Dimension, &DimensionUsage)| {
         let Span { first, last, count } = usage.span;
         let kept = KeptUsage {
             of: dimension.shape(),
@@ -92,7 +92,7 @@ pub(super) fn load(
     dimensions: &[Dimension],
     options: &[Arc<HistogramOptions>],
     now: UnixNanos,
-) -> (Vec<(u8, Usage)>, Vec<KeptError>) {
+) -> (Vec<(u8, DimensionUsage)>, Vec<KeptError>) {
     let mut kept: Kept<serde_json::Value> = match serde_json::from_str(text) {
         Ok(kept) => kept,
         Err(error) => return (Vec::new(), vec![KeptError::Text(error)]),
@@ -100,8 +100,8 @@ pub(super) fn load(
     let (mut loaded, mut errors) = (Vec::new(), Vec::new());
     for ((place, dimension), options) in (0_u8..).zip(dimensions).zip(options) {
         let of = match dimension.scope {
-            Scope::Pod => &mut kept.pod,
-            Scope::Container => &mut kept.container,
+            SeriesScope::Pod => &mut kept.pod,
+            SeriesScope::Container => &mut kept.container,
         };
         match of.remove(&*dimension.name).map(|value| usage(value, dimension, options, now)) {
             None => {}
@@ -117,7 +117,7 @@ fn usage(
     dimension: &Dimension,
     options: &Arc<HistogramOptions>,
     now: UnixNanos,
-) -> Result<Usage, KeptError> {
+) -> Result<DimensionUsage, KeptError> {
     let name = || dimension.name.to_string();
     let kept: KeptUsage =
         serde_json::from_value(value).map_err(|source| KeptError::Usage { dimension: name(), source })?;
@@ -133,7 +133,7 @@ fn usage(
     } else {
         Ok(())
     };
-    let mut usage = Usage::new(options);
+    let mut usage = DimensionUsage::new(options);
     times
         .and_then(|()| load_histogram("usage", &mut usage.histogram, &kept.histogram, now))
         .map_err(|source| KeptError::Checkpoint { dimension: name(), source })?;

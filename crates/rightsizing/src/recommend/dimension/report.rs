@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{Dimension, Estimate, Usage};
+use super::{Dimension, DimensionEstimate, DimensionUsage};
 
 /// Maximum length of the text. All annotations of an object together may take 256 KiB, and all VPAs are listed
 /// every round.
@@ -26,7 +26,7 @@ type ByDimension = BTreeMap<String, Wire>;
 /// Report for one workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Report {
+pub struct DimensionReport {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pod: ByDimension,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -51,8 +51,8 @@ struct Wire {
 }
 
 impl Wire {
-    fn of(estimate: Estimate) -> Self {
-        let Estimate { target, lower, upper, samples, confidence } = estimate;
+    fn of(estimate: DimensionEstimate) -> Self {
+        let DimensionEstimate { target, lower, upper, samples, confidence } = estimate;
         // Round down: only full confidence is written as 1.
         let confidence = (confidence * 100.0).floor() / 100.0;
         Self {
@@ -97,11 +97,11 @@ fn json_bytes(text: &str) -> usize {
 }
 
 /// Reports the pods as a whole, then the containers in name order, as far as they fit.
-pub fn report<'a, U: Iterator<Item = (&'a Dimension, &'a Usage)>>(
+pub fn report<'a, U: Iterator<Item = (&'a Dimension, &'a DimensionUsage)>>(
     pod: U,
     containers: impl Iterator<Item = (&'a str, U)>,
-) -> Report {
-    let (mut report, mut room) = (Report::default(), BYTES_MAX - FRAME_BYTES);
+) -> DimensionReport {
+    let (mut report, mut room) = (DimensionReport::default(), BYTES_MAX - FRAME_BYTES);
     report.pod = told(pod, &mut room, &mut report.left_out);
     for (name, usages) in containers {
         // A container whose name does not fit has no room for its dimensions either.
@@ -116,7 +116,7 @@ pub fn report<'a, U: Iterator<Item = (&'a Dimension, &'a Usage)>>(
 }
 
 fn told<'a>(
-    usages: impl Iterator<Item = (&'a Dimension, &'a Usage)>,
+    usages: impl Iterator<Item = (&'a Dimension, &'a DimensionUsage)>,
     room: &mut usize,
     left_out: &mut usize,
 ) -> ByDimension {
@@ -134,7 +134,7 @@ fn told<'a>(
     told
 }
 
-impl Report {
+impl DimensionReport {
     pub fn is_empty(&self) -> bool {
         self.pod.is_empty() && self.containers.is_empty()
     }
@@ -145,7 +145,7 @@ impl Report {
             return None;
         }
         // Text that does not parse as a report is overwritten, even if another client wrote it.
-        let written = written.and_then(|text| serde_json::from_str::<Report>(text).ok());
+        let written = written.and_then(|text| serde_json::from_str::<DimensionReport>(text).ok());
         if written.is_some_and(|written| self.is_about(&written, dimensions)) {
             return None;
         }

@@ -4,22 +4,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::kept::{self, KeptError};
-use super::report::{self, Report};
-use super::{Dimension, Usage};
+use super::report::{self, DimensionReport};
+use super::{Dimension, DimensionUsage};
 use crate::recommend::HistogramOptions;
 use crate::recommend::amount::is_usage;
 use crate::recommend::buckets::BucketsError;
 use crate::recommend::container::Refused;
 use crate::recommend::store::{CLOCK_SKEW_NS, Workload};
 use crate::recommend::time::UnixNanos;
-use crate::usage::Scope;
+use crate::usage::SeriesScope;
 
 /// Maximum number of containers of one workload, far above any real one. Container names come from Prometheus,
 /// which may return any.
 pub const CONTAINERS_MAX: usize = 128;
 
 /// Usage by dimension index; sorted. There are few, so they are searched linearly.
-pub(super) type Usages = Vec<(u8, Usage)>;
+pub(super) type Usages = Vec<(u8, DimensionUsage)>;
 
 /// Usage of all dimensions of all workloads.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl DimensionStore {
         }
         let scope = self.dimensions[dimension].scope;
         let usages = self.usages_mut(workload, scope, container).ok_or(Refused::Unknown)?;
-        usage_mut(usages, place, || Usage::new(&options)).add(value, time);
+        usage_mut(usages, place, || DimensionUsage::new(&options)).add(value, time);
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl DimensionStore {
         &self,
         workload: &Workload,
         container: Option<&str>,
-    ) -> impl Iterator<Item = (&Dimension, &Usage)> {
+    ) -> impl Iterator<Item = (&Dimension, &DimensionUsage)> {
         let known = self.workloads.get(workload);
         let usages = known.and_then(|known| match container {
             Some(container) => known.containers.get(container),
@@ -141,7 +141,7 @@ impl DimensionStore {
     }
 
     /// Returns the report for a workload; `is_told` selects its containers.
-    pub fn report(&self, workload: &Workload, is_told: impl Fn(&str) -> bool) -> Report {
+    pub fn report(&self, workload: &Workload, is_told: impl Fn(&str) -> bool) -> DimensionReport {
         let containers = self.workloads.get(workload).into_iter().flat_map(|known| known.containers.keys());
         let containers = containers.filter(|name| is_told(name));
         report::report(
@@ -192,12 +192,17 @@ impl DimensionStore {
     }
 
     /// Returns the usages of a container or pod. Creates them if there is room.
-    fn usages_mut(&mut self, workload: &Workload, scope: Scope, container: &str) -> Option<&mut Usages> {
+    fn usages_mut(
+        &mut self,
+        workload: &Workload,
+        scope: SeriesScope,
+        container: &str,
+    ) -> Option<&mut Usages> {
         if !self.workloads.contains_key(workload) {
             self.workloads.insert(workload.clone(), WorkloadUsages::default());
         }
         let known = self.workloads.get_mut(workload)?;
-        if scope == Scope::Pod {
+        if scope == SeriesScope::Pod {
             return Some(&mut known.pod);
         }
         if !known.containers.contains_key(container) {
@@ -215,11 +220,11 @@ impl DimensionStore {
 }
 
 impl WorkloadUsages {
-    fn all(&self) -> impl Iterator<Item = &(u8, Usage)> {
+    fn all(&self) -> impl Iterator<Item = &(u8, DimensionUsage)> {
         self.pod.iter().chain(self.containers.values().flatten())
     }
 
-    fn retain(&mut self, keeps: impl Fn(u8, &Usage) -> bool) {
+    fn retain(&mut self, keeps: impl Fn(u8, &DimensionUsage) -> bool) {
         self.pod.retain(|(place, usage)| keeps(*place, usage));
         self.containers.retain(|_, usages| {
             usages.retain(|(place, usage)| keeps(*place, usage));
@@ -229,7 +234,7 @@ impl WorkloadUsages {
 }
 
 /// Returns the usage with this index. Inserts the one from `make` if there is none.
-fn usage_mut(usages: &mut Usages, place: u8, make: impl FnOnce() -> Usage) -> &mut Usage {
+fn usage_mut(usages: &mut Usages, place: u8, make: impl FnOnce() -> DimensionUsage) -> &mut DimensionUsage {
     let at = usages.binary_search_by_key(&place, |(place, _)| *place).unwrap_or_else(|at| {
         usages.reserve_exact(1);
         usages.insert(at, (place, make()));

@@ -3,7 +3,7 @@
 use super::tables::BUCKETS;
 use super::{MI, shapes};
 use crate::recommend::buckets::{Buckets, power};
-use crate::recommend::settings::Settings;
+use crate::recommend::settings::RecommenderSettings;
 
 #[test]
 fn linear_buckets_have_one_size_and_one_more_that_has_no_end() {
@@ -28,7 +28,7 @@ fn exponential_buckets_grow_by_the_ratio() {
 
 #[test]
 fn the_default_buckets_start_where_upstreams_do_to_the_last_bit() {
-    let shapes = shapes(&Settings::default());
+    let shapes = shapes(&RecommenderSettings::default());
     let (cpu, memory) = (shapes.cpu.buckets(), shapes.memory.buckets());
     assert_eq!((cpu.count(), memory.count()), (176, 176));
     assert_eq!((cpu.epsilon(), memory.epsilon()), (1e-4, 1e-4));
@@ -40,7 +40,7 @@ fn the_default_buckets_start_where_upstreams_do_to_the_last_bit() {
 
 #[test]
 fn each_default_bucket_takes_its_values_from_upstreams_smallest_on() {
-    let shapes = shapes(&Settings::default());
+    let shapes = shapes(&RecommenderSettings::default());
     for (bucket, &(_, _, millicores, bytes)) in (0..).zip(&BUCKETS).skip(1) {
         let cpu = |millicores: i64| shapes.cpu.buckets().find(millicores as f64 / 1000.0);
         assert_eq!((cpu(millicores - 1), cpu(millicores)), (bucket - 1, bucket));
@@ -51,7 +51,7 @@ fn each_default_bucket_takes_its_values_from_upstreams_smallest_on() {
 
 #[test]
 fn usual_amounts_fall_into_upstreams_buckets() {
-    let shapes = shapes(&Settings::default());
+    let shapes = shapes(&RecommenderSettings::default());
     let millicores = [
         (0, 0),
         (5, 0),
@@ -116,7 +116,7 @@ fn usual_amounts_fall_into_upstreams_buckets() {
 
 #[test]
 fn a_start_is_found_in_the_bucket_before_it_as_upstream_rounds() {
-    let shapes = shapes(&Settings::default());
+    let shapes = shapes(&RecommenderSettings::default());
     for buckets in [shapes.cpu.buckets(), shapes.memory.buckets()] {
         for bucket in 2..buckets.count() {
             assert_eq!(buckets.find(buckets.start(bucket)), bucket - 1);
@@ -131,7 +131,7 @@ fn digest(bytes: impl Iterator<Item = u8>) -> u64 {
 
 #[test]
 fn three_million_amounts_fall_into_upstreams_buckets() {
-    let shapes = shapes(&Settings::default());
+    let shapes = shapes(&RecommenderSettings::default());
     let cpu = (0..=1_100_000).map(|n| shapes.cpu.buckets().find(f64::from(n) / 1000.0) as u8);
     assert_eq!(digest(cpu), 0x7343_1ef7_d3f5_badf);
     let memory = (0..=2_000_000_i64).map(|n| shapes.memory.buckets().find((n * 600_000) as f64) as u8);

@@ -9,7 +9,7 @@ use super::{DAY, Fed, HOUR, MI, MINUTE, SECOND, T0, at, hourly, shapes};
 use crate::recommend::buckets::Buckets;
 use crate::recommend::checkpoint::CheckpointStatus;
 use crate::recommend::histogram_checkpoint::{CheckpointError, HistogramCheckpoint};
-use crate::recommend::settings::Settings;
+use crate::recommend::settings::RecommenderSettings;
 use crate::recommend::time::NEVER;
 use crate::recommend::weights::Weights;
 
@@ -99,7 +99,7 @@ fn the_saved_reference_replaces_that_of_the_histogram() {
 
 fn example() -> CheckpointStatus {
     let start = at("2026-01-01T13:00:00Z");
-    let fed = Fed::new(Settings::default()).feed(start, 10, |_| (100, 300 * MI));
+    let fed = Fed::new(RecommenderSettings::default()).feed(start, 10, |_| (100, 300 * MI));
     CheckpointStatus::save(&fed.aggregate, start + 10 * MINUTE)
 }
 
@@ -158,7 +158,7 @@ fn checkpoints_that_would_poison_an_aggregate_are_refused() {
         (|c| c.memory_histogram.reference_timestamp += DAY, "bad memory histogram"),
         (|c| c.memory_histogram.bucket_weights = BTreeMap::from([(176, 1)]), "bad memory histogram"),
     ];
-    let (shapes, good) = (shapes(&Settings::default()), example());
+    let (shapes, good) = (shapes(&RecommenderSettings::default()), example());
     good.load(&shapes, DAY, now).unwrap();
     for (change, expected) in cases {
         let mut wrong = good.clone();
@@ -178,7 +178,8 @@ fn a_checkpoint_of_upstream_with_only_memory_is_loaded() {
     let mut status = example();
     status.cpu_histogram = HistogramCheckpoint::default();
     (status.first_sample_start, status.last_sample_start, status.total_samples_count) = (NEVER, NEVER, 0);
-    let loaded = status.load(&shapes(&Settings::default()), DAY, T0 * 2 / SECOND * SECOND).unwrap();
+    let loaded =
+        status.load(&shapes(&RecommenderSettings::default()), DAY, T0 * 2 / SECOND * SECOND).unwrap();
     assert!(loaded.cpu.is_empty());
     assert!(!loaded.memory.is_empty());
 }

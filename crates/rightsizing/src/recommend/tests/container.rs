@@ -3,13 +3,13 @@
 use super::{DAY, Fed, HOUR, MI, SECOND, T0, shapes};
 use crate::recommend::amount::Amount;
 use crate::recommend::histogram::UsageHistogram;
-use crate::recommend::settings::Settings;
+use crate::recommend::settings::RecommenderSettings;
 use crate::recommend::time::UnixNanos;
 
 const END: UnixNanos = T0 + DAY;
 
 fn fed() -> Fed {
-    Fed::new(Settings::default())
+    Fed::new(RecommenderSettings::default())
 }
 
 /// The memory histogram consists of these peaks and nothing else.
@@ -95,7 +95,7 @@ fn an_oom_just_before_the_window_began_counts_in_it() {
 #[test]
 fn each_window_has_its_own_peak() {
     let memory_interval = std::time::Duration::from_secs(3600);
-    let mut fed = Fed::new(Settings { memory_interval, ..Settings::default() });
+    let mut fed = Fed::new(RecommenderSettings { memory_interval, ..RecommenderSettings::default() });
     assert!(fed.memory(5, T0));
     assert!(fed.memory(10, T0 + 2 * HOUR));
     assert_peaks(&fed, &[(5, T0 + HOUR), (10, T0 + 3 * HOUR)]);
@@ -126,7 +126,7 @@ fn samples_that_are_negative_or_not_newer_are_refused() {
 
 #[test]
 fn an_aggregate_expires_after_eight_days_without_samples() {
-    let rules = Settings::default().memory_rules();
+    let rules = RecommenderSettings::default().memory_rules();
     let mut fed = fed();
     let expired = |fed: &Fed, days| fed.aggregate.is_expired(T0 + days * DAY, &rules, false);
     assert!(!expired(&fed, 7), "an empty one lives from when it was made");
@@ -138,7 +138,7 @@ fn an_aggregate_expires_after_eight_days_without_samples() {
 
 #[test]
 fn an_aggregate_that_has_only_memory_lives_but_not_for_upstream() {
-    let rules = Settings::default().memory_rules();
+    let rules = RecommenderSettings::default().memory_rules();
     let mut fed = fed();
     assert!(fed.memory(100, T0 + 3 * DAY));
     assert!(!fed.aggregate.is_expired(T0 + 10 * DAY, &rules, false));
@@ -149,7 +149,7 @@ fn an_aggregate_that_has_only_memory_lives_but_not_for_upstream() {
 #[test]
 fn a_first_sample_of_nothing_does_not_silence_its_window_but_upstreams() {
     let feed = |strict_upstream| {
-        let mut fed = Fed::new(Settings { strict_upstream, ..Settings::default() });
+        let mut fed = Fed::new(RecommenderSettings { strict_upstream, ..RecommenderSettings::default() });
         for n in 0..60 {
             assert!(fed.memory(if n == 0 { 0 } else { 500 * MI }, T0 + n * 60 * SECOND));
         }
@@ -165,7 +165,7 @@ fn a_first_sample_of_nothing_does_not_silence_its_window_but_upstreams() {
 #[test]
 fn an_oom_told_late_does_not_let_samples_count_twice() {
     for strict_upstream in [false, true] {
-        let mut fed = Fed::new(Settings { strict_upstream, ..Settings::default() });
+        let mut fed = Fed::new(RecommenderSettings { strict_upstream, ..RecommenderSettings::default() });
         assert!(fed.memory(100, T0 + HOUR));
         assert!(fed.oom(100, T0));
         assert_eq!(fed.memory(100, T0 + HOUR / 2), strict_upstream);

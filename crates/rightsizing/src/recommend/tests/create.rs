@@ -4,21 +4,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::vpa::vpa;
-use crate::recommend::create::{Candidate, CreationRequests, NAME_BYTES_MAX, is_made, name, plan};
-use crate::recommend::{ContainerPolicy, Owner, Vpa};
+use crate::recommend::create::{CreationCandidate, CreationRequests, NAME_BYTES_MAX, is_made, name, plan};
+use crate::recommend::{ContainerPolicy, OwnerRef, Vpa};
 
-fn owner(api_version: &str, kind: &str, name: &str) -> Owner {
-    Owner { api_version: api_version.into(), kind: kind.into(), name: name.into() }
+fn owner(api_version: &str, kind: &str, name: &str) -> OwnerRef {
+    OwnerRef { api_version: api_version.into(), kind: kind.into(), name: name.into() }
 }
 
-fn deployment(name: &str) -> Owner {
+fn deployment(name: &str) -> OwnerRef {
     owner("apps/v1", "Deployment", name)
 }
 
-fn asked(workloads: &[(Owner, bool)]) -> CreationRequests {
+fn asked(workloads: &[(OwnerRef, bool)]) -> CreationRequests {
     let namespace: Arc<str> = "shop".into();
-    let candidate = |(owner, is_excluded): &(Owner, bool)| {
-        let candidate = Candidate {
+    let candidate = |(owner, is_excluded): &(OwnerRef, bool)| {
+        let candidate = CreationCandidate {
             namespace: namespace.clone(),
             owner: owner.clone(),
             uid: format!("uid-{}", owner.name),
@@ -33,7 +33,7 @@ fn asked(workloads: &[(Owner, bool)]) -> CreationRequests {
 }
 
 /// A VPA as created.
-fn made(owner: &Owner) -> Vpa {
+fn made(owner: &OwnerRef) -> Vpa {
     Vpa {
         namespace: "shop".into(),
         target: Some(owner.clone()),
@@ -45,11 +45,11 @@ fn made(owner: &Owner) -> Vpa {
     }
 }
 
-fn of_somebody(name: &str, target: Owner) -> Vpa {
+fn of_somebody(name: &str, target: OwnerRef) -> Vpa {
     Vpa { namespace: "shop".into(), target: Some(target), ..vpa(name, 0, "web") }
 }
 
-fn names(plan: &crate::recommend::create::Plan<'_>) -> (Vec<String>, Vec<String>) {
+fn names(plan: &crate::recommend::create::CreationPlan<'_>) -> (Vec<String>, Vec<String>) {
     (
         plan.create.iter().map(|it| it.owner.name.clone()).collect(),
         plan.superfluous.iter().map(|it| it.name.to_string()).collect(),

@@ -8,29 +8,29 @@ use super::{DAY, HOUR, MINUTE, T0};
 use crate::recommend::container::Refused;
 use crate::recommend::dimension::report::BYTES_MAX;
 use crate::recommend::dimension::store::{CONTAINERS_MAX, DimensionCounts};
-use crate::recommend::dimension::{BUCKETS_MAX, DIMENSIONS_MAX, Estimate};
+use crate::recommend::dimension::{BUCKETS_MAX, DIMENSIONS_MAX, DimensionEstimate};
 use crate::recommend::store::Workload;
-use crate::recommend::{Dimension, DimensionStore, ResourceSettings, Settings};
-use crate::usage::Scope;
+use crate::recommend::{Dimension, DimensionStore, RecommenderSettings, ResourceSettings};
+use crate::usage::SeriesScope;
 
 /// Indexes in the list of [`both`].
 const RECEIVED: usize = 0;
 const WRITTEN: usize = 1;
 
-fn dimension(name: &str, scope: Scope) -> Dimension {
+fn dimension(name: &str, scope: SeriesScope) -> Dimension {
     let estimation = ResourceSettings {
         first_bucket: 1e3,
         largest_value: 1e12,
         sample_weight: 1.0,
         pod_minimum: 0,
-        ..Settings::default().cpu
+        ..RecommenderSettings::default().cpu
     };
     Dimension { name: name.into(), scope, meaning: format!("rate of {name}"), estimation }
 }
 
 /// One of pods, one of containers.
 fn both() -> Vec<Dimension> {
-    vec![dimension("received", Scope::Pod), dimension("written", Scope::Container)]
+    vec![dimension("received", SeriesScope::Pod), dimension("written", SeriesScope::Container)]
 }
 
 fn store(dimensions: Vec<Dimension>) -> DimensionStore {
@@ -55,7 +55,7 @@ fn feed(
     }
 }
 
-fn estimates(store: &DimensionStore, container: Option<&str>) -> Vec<Estimate> {
+fn estimates(store: &DimensionStore, container: Option<&str>) -> Vec<DimensionEstimate> {
     store.usages(&workload("web"), container).map(|(dimension, usage)| dimension.estimate(usage)).collect()
 }
 
@@ -301,7 +301,7 @@ fn what_was_kept_and_cannot_be_is_told_and_costs_only_itself() {
 fn all_that_may_be_kept_with_one_container_fits_into_an_annotation() {
     let dimensions: Vec<Dimension> = (0..DIMENSIONS_MAX)
         .map(|n| {
-            let mut dimension = dimension(&format!("{n}{}", "x".repeat(60)), Scope::Pod);
+            let mut dimension = dimension(&format!("{n}{}", "x".repeat(60)), SeriesScope::Pod);
             dimension.meaning = "x".repeat(300);
             dimension.estimation.bucket_ratio = 1.035;
             dimension
@@ -390,7 +390,9 @@ fn whatever_stands_in_the_annotation_is_written_over() {
 #[test]
 fn what_is_told_is_bounded_and_the_same_is_left_out_whatever_the_values() {
     let dimensions = || {
-        (0..DIMENSIONS_MAX).map(|n| dimension(&format!("d{n}{}", "x".repeat(55)), Scope::Container)).collect()
+        (0..DIMENSIONS_MAX)
+            .map(|n| dimension(&format!("d{n}{}", "x".repeat(55)), SeriesScope::Container))
+            .collect()
     };
     let fill = |value: f64, name: fn(usize) -> String| {
         let mut store = store(dimensions());

@@ -7,7 +7,7 @@ use super::{Amount, DAY, Fed, HOUR, MI, MINUTE, bounds, shapes};
 use crate::recommend::aggregate::Aggregate;
 use crate::recommend::amount::AMOUNT_MAX;
 use crate::recommend::checkpoint::CheckpointStatus;
-use crate::recommend::settings::Settings;
+use crate::recommend::settings::RecommenderSettings;
 use crate::recommend::time::{UnixNanos, from_text, to_text};
 
 const GI: Amount = 1 << 30;
@@ -17,7 +17,7 @@ fn start() -> UnixNanos {
 }
 
 fn fed() -> Fed {
-    Fed::new(Settings::default())
+    Fed::new(RecommenderSettings::default())
 }
 
 /// CPU varies between 100 m and 395 m, memory between 200 and 319 MiB; memory grows by `mib_per_day`.
@@ -72,7 +72,7 @@ fn assert_span(saved: &CheckpointStatus, first: &str, last: &str, count: i64) {
 
 /// The saved checkpoint, and the recommendation after it was loaded.
 fn saved(aggregate: &Aggregate) -> (CheckpointStatus, [(Amount, Amount); 3]) {
-    let (settings, now) = (Settings::default(), start() + 365 * DAY);
+    let (settings, now) = (RecommenderSettings::default(), start() + 365 * DAY);
     let status = CheckpointStatus::save(aggregate, now);
     let loaded = status.load(&shapes(&settings), DAY, now).unwrap();
     (status, bounds(&loaded, &settings, 1))

@@ -4,7 +4,7 @@ use super::{DAY, Fed, MI, MINUTE, SECOND, T0};
 use crate::recommend::Controlled;
 use crate::recommend::amount::{AMOUNT_MAX, Amount};
 use crate::recommend::estimate::{BOTH, Confidence, minimum, recommend, with_margin};
-use crate::recommend::settings::Settings;
+use crate::recommend::settings::RecommenderSettings;
 use berth_model::PerResource;
 
 const CPU: Amount = 3140;
@@ -13,7 +13,7 @@ const EIGHTEEN_MINUTES: i64 = 18 * MINUTE;
 
 #[test]
 fn confidence_is_the_lesser_of_lifespan_and_number_of_samples() {
-    let mut fed = Fed::new(Settings::default());
+    let mut fed = Fed::new(RecommenderSettings::default());
     for n in 0..9 {
         assert!(fed.cpu(1000, T0 + n * 2 * MINUTE));
     }
@@ -29,7 +29,7 @@ fn confidence_is_the_lesser_of_lifespan_and_number_of_samples() {
 
 #[test]
 fn without_history_a_bound_is_everything_or_nothing() {
-    let fed = Fed::new(Settings::default());
+    let fed = Fed::new(RecommenderSettings::default());
     let confidence = fed.aggregate.confidence(DAY, false);
     assert_eq!(confidence, 0.0);
     assert_eq!(Confidence { multiplier: 1.0, exponent: 1 }.apply(CPU, confidence), AMOUNT_MAX);
@@ -56,7 +56,7 @@ fn the_containers_of_a_pod_share_its_minimum() {
 #[test]
 fn the_minimum_raises_only_what_is_below_it() {
     let settings = |cpu, memory| {
-        let mut settings = Settings::default();
+        let mut settings = RecommenderSettings::default();
         (settings.cpu.pod_minimum, settings.memory.pod_minimum) = (cpu, memory);
         settings
     };
@@ -69,7 +69,7 @@ fn the_minimum_raises_only_what_is_below_it() {
 
 #[test]
 fn only_controlled_resources_are_recommended() {
-    let fed = Fed::new(Settings::default()).feed(T0, 10, |_| (500, 1024 * MI));
+    let fed = Fed::new(RecommenderSettings::default()).feed(T0, 10, |_| (500, 1024 * MI));
     let memory_only = Controlled { cpu: false, memory: true };
     let result = recommend("app", &fed.aggregate, &fed.settings, 1, memory_only);
     for amounts in [result.target, result.lower, result.upper, result.uncapped] {
@@ -79,7 +79,7 @@ fn only_controlled_resources_are_recommended() {
 
 #[test]
 fn recommendations_are_rounded_up_to_the_units_of_the_settings() {
-    let mut settings = Settings::default();
+    let mut settings = RecommenderSettings::default();
     (settings.cpu.round_to, settings.memory.round_to) = (50, 128 * MI);
     let fed = Fed::new(settings).feed(T0, 2, |_| (500, 1024 * MI));
     let result = recommend("app", &fed.aggregate, &fed.settings, 1, BOTH);
@@ -90,7 +90,7 @@ fn recommendations_are_rounded_up_to_the_units_of_the_settings() {
 
 #[test]
 fn memory_alone_gives_confidence_but_not_to_upstream() {
-    let mut fed = Fed::new(Settings::default());
+    let mut fed = Fed::new(RecommenderSettings::default());
     for n in 0..1440 {
         assert!(fed.memory(300 * MI, T0 + n * MINUTE));
     }
@@ -104,7 +104,7 @@ fn memory_alone_gives_confidence_but_not_to_upstream() {
 
 #[test]
 fn an_interval_of_nothing_is_no_division_by_zero() {
-    let fed = Fed::new(Settings::default()).feed(T0, 3, |n| (n, n));
+    let fed = Fed::new(RecommenderSettings::default()).feed(T0, 3, |n| (n, n));
     for interval in [i64::MIN, 0, 1, SECOND, i64::MAX] {
         assert!(fed.aggregate.confidence(interval, false) >= 0.0);
     }

@@ -7,7 +7,7 @@ use crate::recommend::amount::{AMOUNT_MAX, Amount};
 use crate::recommend::checkpoint::CheckpointStatus;
 use crate::recommend::histogram_checkpoint::HistogramCheckpoint;
 use crate::recommend::open::{OpenWindow, OpenWindows, load, save};
-use crate::recommend::settings::Settings;
+use crate::recommend::settings::RecommenderSettings;
 use crate::recommend::time::{NEVER, UnixNanos};
 
 fn any_time() -> impl Strategy<Value = UnixNanos> {
@@ -100,7 +100,7 @@ proptest! {
         strict_upstream in any::<bool>(),
         now in any_time(),
     ) {
-        let mut fed = Fed::new(Settings { strict_upstream, ..Settings::default() });
+        let mut fed = Fed::new(RecommenderSettings { strict_upstream, ..RecommenderSettings::default() });
         for (kind, amount, time) in samples {
             match kind {
                 0 => fed.cpu(amount, time),
@@ -120,7 +120,7 @@ proptest! {
         now in any_time(),
         sample in any_time(),
     ) {
-        let settings = Settings::default();
+        let settings = RecommenderSettings::default();
         if let Ok((aggregate, states)) = load(&status, &OpenWindows { saved_at: status.last_update_time, ..windows }, &shapes(&settings), DAY, now) {
             let state = states.into_values().next().unwrap_or_default();
             let mut fed = Fed { settings, aggregate, state };
@@ -139,7 +139,7 @@ proptest! {
         total_weight in 0.0..1e50,
         age in 0..100 * DAY,
     ) {
-        let settings = Settings::default();
+        let settings = RecommenderSettings::default();
         let histogram = HistogramCheckpoint {
             reference_timestamp: T0 - age,
             bucket_weights: weights,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::vpa::{vpa, workload};
 use super::{MI, MINUTE, T0};
 use crate::recommend::method::Method;
-use crate::recommend::post::Amounts;
+use crate::recommend::post::OptionalAmounts;
 use crate::recommend::propose::{Requests, propose};
-use crate::recommend::settings::Settings;
+use crate::recommend::settings::RecommenderSettings;
 use crate::recommend::store::{Store, Workload};
 use crate::recommend::{Recommendation, Vpa};
 use berth_model::PerResource;
 
-const NO_MAX: Amounts = Amounts { cpu: None, memory: None };
+const NO_MAX: OptionalAmounts = OptionalAmounts { cpu: None, memory: None };
 
 struct Bench {
     store: Store,
@@ -24,7 +24,8 @@ struct Bench {
 impl Bench {
     /// A day of 2 cores and 1000 MiB.
     fn new() -> Bench {
-        let (store, workload) = (Store::new(Settings::default()).unwrap(), workload("Deployment", "web"));
+        let (store, workload) =
+            (Store::new(RecommenderSettings::default()).unwrap(), workload("Deployment", "web"));
         let mut bench = Bench { store, workload, vpa: vpa("web", 0, "web"), minute: 0 };
         for uid in ["uid", "other"] {
             bench.store.pod_runs(&Arc::from(uid), &bench.workload);
@@ -52,14 +53,14 @@ impl Bench {
     }
 
     /// Writes the recommendation into the status.
-    fn publish(&mut self) -> Amounts {
+    fn publish(&mut self) -> OptionalAmounts {
         let recommended = self.recommended();
         self.vpa.status.recommendation = Some(vec![recommended.clone()]);
         recommended.target
     }
 }
 
-fn amounts(cpu: i64, mib: i64) -> Amounts {
+fn amounts(cpu: i64, mib: i64) -> OptionalAmounts {
     PerResource { cpu: Some(cpu), memory: Some(mib * MI) }
 }
 

@@ -6,10 +6,10 @@ use super::{DAY, Fed, HOUR, MI, MINUTE, T0, bounds, shapes};
 use crate::recommend::amount::Amount;
 use crate::recommend::checkpoint::CheckpointStatus;
 use crate::recommend::open::{NAMED_MAX, OpenWindows, load, save};
-use crate::recommend::settings::Settings;
+use crate::recommend::settings::RecommenderSettings;
 
 /// Three days of rising memory; the last day's window is open.
-fn fed(settings: Settings) -> Fed {
+fn fed(settings: RecommenderSettings) -> Fed {
     Fed::new(settings).feed(T0, 2 * 1440 + 720, |n| (500, (400 + n / 10) * MI))
 }
 
@@ -17,7 +17,7 @@ const NOW: i64 = T0 + 2 * DAY + 12 * HOUR;
 
 #[test]
 fn the_checkpoint_is_what_upstream_writes_without_the_open_peak() {
-    let settings = Settings::default();
+    let settings = RecommenderSettings::default();
     let fed = fed(settings.clone());
     let (status, windows) = save(&fed.aggregate, [("uid", &fed.state)], NOW);
     let mut upstream = fed.aggregate.clone();
@@ -31,7 +31,7 @@ fn the_checkpoint_is_what_upstream_writes_without_the_open_peak() {
 
 #[test]
 fn a_restart_changes_neither_the_recommendation_nor_what_comes_after() {
-    let settings = Settings::default();
+    let settings = RecommenderSettings::default();
     let mut before = fed(settings.clone());
     let (status, windows) = save(&before.aggregate, [("uid", &before.state)], NOW);
     let status: CheckpointStatus = serde_json::from_str(&serde_json::to_string(&status).unwrap()).unwrap();
@@ -54,7 +54,7 @@ fn a_restart_changes_neither_the_recommendation_nor_what_comes_after() {
 
 #[test]
 fn windows_beside_a_checkpoint_that_another_has_written_since_do_not_count() {
-    let settings = Settings::default();
+    let settings = RecommenderSettings::default();
     let fed = fed(settings.clone());
     let (_, windows) = save(&fed.aggregate, [("uid", &fed.state)], NOW);
     let (later, _) = save(&fed.aggregate, [("uid", &fed.state)], NOW + HOUR);
@@ -65,19 +65,19 @@ fn windows_beside_a_checkpoint_that_another_has_written_since_do_not_count() {
 
 #[test]
 fn an_annotation_is_small() {
-    let fed = fed(Settings::default());
+    let fed = fed(RecommenderSettings::default());
     let uid = "0f4c1f5e-7d0b-4ad0-a40e-6d4f4c4f2a11";
     let (_, windows) = save(&fed.aggregate, [(uid, &fed.state)], NOW);
     let text = serde_json::to_string(&windows).unwrap();
     assert!(text.len() < 300, "{} bytes: {text}", text.len());
-    let nothing = Fed::new(Settings::default());
+    let nothing = Fed::new(RecommenderSettings::default());
     let (_, windows) = save(&nothing.aggregate, [(uid, &nothing.state)], NOW);
     assert_eq!(serde_json::to_string(&windows).unwrap(), format!(r#"{{"savedAt":{NOW}}}"#));
 }
 
 #[test]
 fn of_very_many_open_windows_the_peaks_are_kept_together() {
-    let settings = Settings::default();
+    let settings = RecommenderSettings::default();
     let mut fed = Fed::new(settings.clone());
     let pods = 3 * NAMED_MAX;
     let states: Vec<_> = (0..pods as Amount)
@@ -101,7 +101,7 @@ fn of_very_many_open_windows_the_peaks_are_kept_together() {
 
 #[test]
 fn windows_that_cannot_be_are_left_out() {
-    let settings = Settings::default();
+    let settings = RecommenderSettings::default();
     let fed = fed(settings.clone());
     let (status, good) = save(&fed.aggregate, [("uid", &fed.state)], NOW);
     let window = good.containers["uid"];

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::recommend::amount::Amount;
-use crate::recommend::post::{Allowed, Amounts, PostPolicy, Recommendation, process};
+use crate::recommend::post::{AllowedRange, OptionalAmounts, PostPolicy, Recommendation, process};
 use berth_model::PerResource;
 
-fn amounts(cpu: Amount, memory: Amount) -> Amounts {
+fn amounts(cpu: Amount, memory: Amount) -> OptionalAmounts {
     PerResource { cpu: Some(cpu), memory: Some(memory) }
 }
 
@@ -26,12 +26,12 @@ fn bounds(recommendation: &Recommendation) -> [(Option<Amount>, Option<Amount>);
     [target, lower, upper].map(|amounts| (amounts.cpu, amounts.memory))
 }
 
-fn allowed(containers: &[(&str, Amounts, Amounts)]) -> PostPolicy {
-    let allowed = containers.iter().map(|&(name, min, max)| (name.to_string(), Allowed { min, max }));
+fn allowed(containers: &[(&str, OptionalAmounts, OptionalAmounts)]) -> PostPolicy {
+    let allowed = containers.iter().map(|&(name, min, max)| (name.to_string(), AllowedRange { min, max }));
     PostPolicy { allowed: allowed.collect(), ..PostPolicy::default() }
 }
 
-const NONE: Amounts = PerResource { cpu: None, memory: None };
+const NONE: OptionalAmounts = PerResource { cpu: None, memory: None };
 
 #[test]
 fn without_a_policy_nothing_changes() {

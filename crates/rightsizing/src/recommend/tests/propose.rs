@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::vpa::{vpa, workload};
 use super::{MI, MINUTE, T0};
 use crate::recommend::ContainerPolicy;
-use crate::recommend::post::{Allowed, Amounts};
+use crate::recommend::post::{AllowedRange, OptionalAmounts};
 use crate::recommend::propose::{Requests, propose};
 use crate::recommend::room::room;
 use crate::recommend::saved::{Keeper, Label, is_garbage, name, oldest_first};
-use crate::recommend::settings::Settings;
+use crate::recommend::settings::RecommenderSettings;
 use crate::recommend::store::{Store, Workload};
 use crate::recommend::time::NEVER;
 use berth_model::{NodeSize, PerResource};
@@ -21,7 +21,8 @@ fn size(cpu: i64, mib: i64) -> NodeSize {
 
 /// Two days of two containers.
 fn fed() -> (Store, Workload) {
-    let (mut store, workload) = (Store::new(Settings::default()).unwrap(), workload("Deployment", "web"));
+    let (mut store, workload) =
+        (Store::new(RecommenderSettings::default()).unwrap(), workload("Deployment", "web"));
     let uid: Arc<str> = "uid".into();
     store.pod_runs(&uid, &workload);
     for n in 0..2 * 1440 {
@@ -38,7 +39,7 @@ fn running(containers: &[&str]) -> Requests {
     containers.iter().map(|name| ((*name).to_owned(), size(1000, 500))).collect()
 }
 
-const NO_MAX: Amounts = Amounts { cpu: None, memory: None };
+const NO_MAX: OptionalAmounts = OptionalAmounts { cpu: None, memory: None };
 
 #[test]
 fn containers_that_run_get_a_recommendation_unless_their_policy_is_off() {
@@ -96,10 +97,10 @@ fn no_more_is_recommended_than_a_node_can_hold_beside_what_others_request() {
 fn what_the_vpa_allows_is_no_cap_by_nodes() {
     let (store, workload) = fed();
     let mut vpa = vpa("web", 0, "web");
-    let max = Amounts { cpu: Some(500), memory: None };
+    let max = OptionalAmounts { cpu: Some(500), memory: None };
     vpa.policies = vec![ContainerPolicy {
         container: "*".into(),
-        allowed: Allowed { min: NO_MAX, max },
+        allowed: AllowedRange { min: NO_MAX, max },
         ..ContainerPolicy::default()
     }];
     let both = running(&["app", "sidecar"]);

@@ -1,14 +1,14 @@
 //! Status updates, and the cases without one.
 
 use super::{HOUR, MI, T0};
-use crate::recommend::post::{Amounts, Recommendation};
+use crate::recommend::post::{OptionalAmounts, Recommendation};
 use crate::recommend::status::{Thresholds, condition, next};
-use crate::recommend::{Condition, Findings, Status};
+use crate::recommend::{Findings, Status, VpaCondition};
 
 const ALWAYS: Thresholds = Thresholds { cpu_milli: 0, memory_bytes: 0 };
 
 fn recommendation(container: &str, cpu: i64, mib: i64) -> Recommendation {
-    let amounts = Amounts { cpu: Some(cpu), memory: Some(mib * MI) };
+    let amounts = OptionalAmounts { cpu: Some(cpu), memory: Some(mib * MI) };
     Recommendation {
         container: container.into(),
         target: amounts,
@@ -31,7 +31,7 @@ fn first(found: &Findings) -> Status {
     next(&Status::default(), found, ALWAYS, T0).expect("it says something")
 }
 
-fn condition<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
+fn condition<'a>(status: &'a Status, kind: &str) -> Option<&'a VpaCondition> {
     status.conditions.iter().find(|condition| condition.kind == kind)
 }
 
@@ -126,7 +126,8 @@ fn what_was_recommended_stays_while_there_is_nothing_better() {
 fn conditions_of_others_are_kept_and_their_order_is_no_difference() {
     let found = Findings { low_confidence: vec!["app".into()], ..found(&[recommendation("app", 1, 1)]) };
     let mut status = first(&found);
-    let foreign = Condition { kind: "Foreign".into(), status: "Unknown".into(), ..Condition::default() };
+    let foreign =
+        VpaCondition { kind: "Foreign".into(), status: "Unknown".into(), ..VpaCondition::default() };
     status.conditions.insert(0, foreign.clone());
     status.conditions.reverse();
     status.conditions[0].observed_generation = Some(7);

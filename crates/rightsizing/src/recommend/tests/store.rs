@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::{DAY, HOUR, MI, MINUTE, T0};
 use crate::recommend::container::{MemoryRules, Refused};
-use crate::recommend::settings::Settings;
-use crate::recommend::store::{Counts, Store, Workload};
+use crate::recommend::settings::RecommenderSettings;
+use crate::recommend::store::{Store, StoreCounts, Workload};
 
 fn workload(n: usize) -> Workload {
     Workload { namespace: "shop".into(), kind: "Deployment".into(), name: format!("web-{n}").into() }
 }
 
 fn store() -> Store {
-    Store::new(Settings::default()).unwrap()
+    Store::new(RecommenderSettings::default()).unwrap()
 }
 
 /// A pod runs for an hour, with a sample of each resource every 10 minutes, and ends.
@@ -39,7 +39,7 @@ fn fifty_thousand_pods_of_a_thousand_rollouts_leave_no_more_than_the_first() {
         rollout(&mut store, n);
     }
     let (counts, bytes) = (store.counts(), store.aggregate_bytes());
-    assert_eq!(counts, Counts { workloads: 100, aggregates: 100, pods: 0, containers: 0 });
+    assert_eq!(counts, StoreCounts { workloads: 100, aggregates: 100, pods: 0, containers: 0 });
     for n in 100..1000 {
         rollout(&mut store, n);
     }
@@ -57,7 +57,7 @@ fn containers_of_a_workload_share_an_aggregate_and_have_windows_of_their_own() {
         store.add_memory(uid, "app", mib * MI, T0, T0).unwrap();
     }
     store.add_memory("a", "app", 400 * MI, T0 + MINUTE, T0 + MINUTE).unwrap();
-    assert_eq!(store.counts(), Counts { workloads: 1, aggregates: 1, pods: 2, containers: 2 });
+    assert_eq!(store.counts(), StoreCounts { workloads: 1, aggregates: 1, pods: 2, containers: 2 });
     let buckets: Vec<_> = store.aggregate(&workload, "app").unwrap().memory.weights().collect();
     assert_eq!(buckets.len(), 2, "one peak each: {buckets:?}");
     assert_eq!(buckets[0].1, buckets[1].1);
@@ -84,7 +84,7 @@ fn a_pod_that_changes_its_workload_begins_anew() {
     assert_eq!(store.add_cpu("a", "app", 100, T0, T0), Err(Refused::Stale), "it is known");
     store.pod_runs(&"a".into(), &workload(1));
     store.add_cpu("a", "app", 100, T0, T0).unwrap();
-    assert_eq!(store.counts(), Counts { workloads: 2, aggregates: 2, pods: 1, containers: 1 });
+    assert_eq!(store.counts(), StoreCounts { workloads: 2, aggregates: 2, pods: 1, containers: 1 });
 }
 
 #[test]
@@ -102,12 +102,12 @@ fn what_does_not_exist_any_more_is_forgotten() {
     store.retain_pods(|uid| uid == "2");
     assert_eq!(store.counts().pods, 1);
     store.expire(T0 + 9 * DAY);
-    assert_eq!(store.counts(), Counts { workloads: 1, aggregates: 1, pods: 1, containers: 2 });
+    assert_eq!(store.counts(), StoreCounts { workloads: 1, aggregates: 1, pods: 1, containers: 2 });
     assert_eq!(store.workloads().collect::<Vec<_>>(), [&workload(2)]);
     store.pod_ended("2");
     store.pod_ended("2");
     store.forget(&workload(2), |_| false);
-    assert_eq!(store.counts(), Counts { workloads: 0, aggregates: 0, pods: 0, containers: 0 });
+    assert_eq!(store.counts(), StoreCounts { workloads: 0, aggregates: 0, pods: 0, containers: 0 });
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_checkpoint_cannot_claim_a_pod_of_another_workload() {
         Err(Refused::Stale),
         "it is known as before"
     );
-    assert_eq!(store.counts(), Counts { workloads: 2, aggregates: 2, pods: 1, containers: 1 });
+    assert_eq!(store.counts(), StoreCounts { workloads: 2, aggregates: 2, pods: 1, containers: 1 });
 }
 
 #[test]

@@ -3,14 +3,14 @@
 use super::{MI, SECOND};
 use crate::recommend::assign::{by_pod_name, controlling};
 use crate::recommend::container::MemoryRules;
-use crate::recommend::post::{Allowed, Amounts};
-use crate::recommend::settings::Settings;
+use crate::recommend::post::{AllowedRange, OptionalAmounts};
+use crate::recommend::settings::RecommenderSettings;
 use crate::recommend::store::Workload;
-use crate::recommend::{ContainerPolicy, Owner, Status, Vpa};
+use crate::recommend::{ContainerPolicy, OwnerRef, Status, Vpa};
 use berth_model::PerResource;
 
-pub fn owner(api_version: &str, kind: &str, name: &str) -> Owner {
-    Owner { api_version: api_version.into(), kind: kind.into(), name: name.into() }
+pub fn owner(api_version: &str, kind: &str, name: &str) -> OwnerRef {
+    OwnerRef { api_version: api_version.into(), kind: kind.into(), name: name.into() }
 }
 
 pub fn vpa(name: &str, created: i64, target: &str) -> Vpa {
@@ -113,11 +113,11 @@ fn pods_of_the_past_belong_to_the_workload_that_names_pods_so() {
 fn the_own_policy_of_a_container_wins_wholly_over_the_one_for_all() {
     let mut vpa = vpa("a", 0, "web");
     assert_eq!(vpa.controlled("app"), Some(PerResource { cpu: true, memory: true }));
-    let max = Amounts { cpu: Some(500), memory: None };
+    let max = OptionalAmounts { cpu: Some(500), memory: None };
     let for_all = ContainerPolicy {
         container: "*".into(),
         off: true,
-        allowed: Allowed { min: Amounts::default(), max },
+        allowed: AllowedRange { min: OptionalAmounts::default(), max },
         oom_bump_ratio: Some(3.0),
         ..ContainerPolicy::default()
     };
@@ -129,16 +129,16 @@ fn the_own_policy_of_a_container_wins_wholly_over_the_one_for_all() {
     vpa.policies = vec![for_all, only_memory];
     assert_eq!(vpa.controlled("sidecar"), None);
     assert_eq!(vpa.controlled("app"), Some(PerResource { cpu: false, memory: true }));
-    let default = Settings::default().memory_rules();
+    let default = RecommenderSettings::default().memory_rules();
     assert_eq!(vpa.memory_rules("app", default), None);
     assert_eq!(vpa.memory_rules("sidecar", default).map(|rules| rules.oom_bump_ratio), Some(3.0));
-    assert_eq!(vpa.post_policy(Amounts::default()).allowed["*"].max, max);
+    assert_eq!(vpa.post_policy(OptionalAmounts::default()).allowed["*"].max, max);
 }
 
 #[test]
 fn a_vpa_sets_windows_and_bumps_and_what_makes_no_sense_counts_as_not_said() {
     let mut vpa = vpa("a", 0, "web");
-    let default = Settings::default().memory_rules();
+    let default = RecommenderSettings::default().memory_rules();
     vpa.policies = vec![ContainerPolicy {
         container: "app".into(),
         oom_bump_ratio: Some(1.5),
@@ -182,10 +182,10 @@ fn a_vpa_can_not_set_windows_that_reach_far_ahead() {
         interval_count: Some(i64::MAX),
         ..ContainerPolicy::default()
     }];
-    let rules = vpa.memory_rules("app", Settings::default().memory_rules()).expect("they are set");
+    let rules = vpa.memory_rules("app", RecommenderSettings::default().memory_rules()).expect("they are set");
     let month = 30 * 86_400 * SECOND;
     assert_eq!((rules.interval_ns, rules.interval_count, rules.oom_bump_ratio), (month, u32::MAX, 100.0));
-    let shapes = Settings::default().shapes().unwrap();
+    let shapes = RecommenderSettings::default().shapes().unwrap();
     let mut aggregate = crate::recommend::Aggregate::new(&shapes, 0);
     let mut state = crate::recommend::ContainerState::default();
     let needed = state.record_oom(&mut aggregate, 100 * MI, SECOND, &rules, false);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::horizontal::{Controller, Worst};
-use super::super::shares::{Ready, Shares};
+use super::super::shares::{LoadShares, Ready};
 use super::super::vertical::{Peak, Peaks};
 use super::super::*;
 use berth_model::PerResource;
@@ -104,12 +104,12 @@ prop_compose! {
         sane in any::<bool>(),
         vertical in vertical(),
         horizontal in prop::option::weighted(0.9, horizontal()),
-    ) -> Settings {
+    ) -> ScalingSettings {
         if sane {
             let horizontal = Horizontal { setpoint: 100.0, min_replicas: 2, max_replicas: 30, ..Horizontal::default() };
-            return Settings { horizontal: Some(horizontal), ..Settings::default() };
+            return ScalingSettings { horizontal: Some(horizontal), ..ScalingSettings::default() };
         }
-        Settings { vertical, horizontal, ..Settings::default() }
+        ScalingSettings { vertical, horizontal, ..ScalingSettings::default() }
     }
 }
 
@@ -120,12 +120,12 @@ prop_compose! {
         (integral, error, worst) in (number(), prop::option::of(number()), number()),
         peaks in prop::collection::vec((amount(), amount()), 0..60),
         ready in prop::collection::vec((time(), any::<u32>()), 0..60),
-    ) -> Memory {
+    ) -> ScalerMemory {
         let list: Vec<_> = peaks.into_iter().map(|(hour, bytes)| Peak { hour: hour % 100, bytes }).collect();
         let peaks: Peaks = serde_json::from_value(serde_json::to_value(list).unwrap()).unwrap();
         let ready: Vec<_> = ready.into_iter().map(|(since_s, pods)| Ready { since_s, pods }).collect();
-        let shares: Shares = serde_json::from_value(serde_json::to_value(ready).unwrap()).unwrap();
-        Memory {
+        let shares: LoadShares = serde_json::from_value(serde_json::to_value(ready).unwrap()).unwrap();
+        ScalerMemory {
             replicas,
             shares,
             sized_s: times.0,

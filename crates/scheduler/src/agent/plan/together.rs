@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Nodes, Room, copies, distinct};
 use crate::agent::Agent;
 use crate::class::{Class, ClassId};
-use crate::gang::{Topology, TopologyMode, Wanted};
+use crate::gang::{GangTopology, GangTopologyMode, WantedMembers};
 use crate::inventory::{Held, NodeId};
 use crate::objects::Spending;
 use crate::preempt::{self, Cost, Potential, Prospect, Site, Takeover, Together, Victims, importance};
@@ -25,7 +25,7 @@ impl Agent {
     /// whose pods may be preempted at any priority; sorted.
     pub fn prospects(
         &mut self,
-        wanted: &Wanted,
+        wanted: &WantedMembers,
         priority: i32,
         lenders: &[Arc<str>],
         now: Duration,
@@ -47,7 +47,7 @@ impl Agent {
         let need: usize = wanted.need.iter().map(|need| *need as usize).sum();
         let most = need.saturating_add(SPARE_NODES).min(MOST_NODES);
         let prospects = match &wanted.topology {
-            Some(topology) if topology.mode == TopologyMode::Required => {
+            Some(topology) if topology.mode == GangTopologyMode::Required => {
                 self.prospects_by_domain(wanted, topology, (priority, lenders), &nodes)
             }
             _ => vec![Prospect { domain: None, nodes }],
@@ -61,8 +61,8 @@ impl Agent {
     /// Returns the domains that would have room for the first class if all preemptible pods were removed.
     fn prospects_by_domain(
         &mut self,
-        wanted: &Wanted,
-        topology: &Topology,
+        wanted: &WantedMembers,
+        topology: &GangTopology,
         (priority, lenders): (i32, &[Arc<str>]),
         ranked: &[NodeId],
     ) -> Vec<Prospect<NodeId>> {
@@ -104,7 +104,7 @@ impl Agent {
     /// Returns nodes for as many members as are needed, with their victims; of all prospects, the cheapest.
     pub fn take_over(
         &mut self,
-        wanted: &Wanted,
+        wanted: &WantedMembers,
         together: &Together,
         now: Duration,
     ) -> Option<Vec<Takeover>> {
@@ -123,7 +123,7 @@ impl Agent {
 
     fn take_over_there(
         &mut self,
-        wanted: &Wanted,
+        wanted: &WantedMembers,
         turns: &[usize],
         together: &Together,
         prospect: &Prospect<Site>,
@@ -135,7 +135,7 @@ impl Agent {
                 let (_, nodes) = domains.iter().find(|(domain, _)| domain == name)?;
                 Room::Domain(nodes)
             }
-            (Some(topology), Some(domains), None) if topology.mode == TopologyMode::Spread => {
+            (Some(topology), Some(domains), None) if topology.mode == GangTopologyMode::Spread => {
                 Room::Spread(&topology.key, domains)
             }
             _ => Room::Anywhere,

@@ -19,7 +19,7 @@ fn selects(pairs: &[(&str, &str)]) -> LabelSelector {
 
 fn pod(pairs: &[(&str, &str)], owner: Option<(&str, &str, &str)>) -> Pod {
     let identity = Identity { namespace: "x".into(), labels: labels(pairs), ..Identity::default() };
-    let owner = owner.map(|(api_version, kind, name)| Owner {
+    let owner = owner.map(|(api_version, kind, name)| PodOwner {
         api_version: api_version.into(),
         kind: kind.into(),
         name: name.into(),
@@ -45,9 +45,9 @@ fn selector(spreading: &mut Spreading, pod: &Pod) -> Option<LabelSelector> {
 #[test]
 fn a_pod_that_belongs_to_nothing_is_not_spread() {
     let mut spreading = spreading();
-    spreading.apply(Kind::Service, named("db"), selects(&[("app", "db")]));
-    spreading.apply(Kind::Service, named("headless"), LabelSelector::Nothing);
-    spreading.apply(Kind::Service, named("empty"), LabelSelector::All([].into()));
+    spreading.apply(ObjectKind::Service, named("db"), selects(&[("app", "db")]));
+    spreading.apply(ObjectKind::Service, named("headless"), LabelSelector::Nothing);
+    spreading.apply(ObjectKind::Service, named("empty"), LabelSelector::All([].into()));
     assert_eq!(selector(&mut spreading, &pod(WEB, OWNED)), None);
     assert_eq!(selector(&mut spreading, &pod(WEB, None)), None);
 }
@@ -55,9 +55,9 @@ fn a_pod_that_belongs_to_nothing_is_not_spread() {
 #[test]
 fn a_pod_gets_the_systems_constraints_with_the_labels_of_its_services_and_its_controller() {
     let mut spreading = spreading();
-    spreading.apply(Kind::Service, named("web"), selects(&[("app", "web")]));
-    spreading.apply(Kind::Service, named("other"), selects(&[("app", "web"), ("hash", "2")]));
-    spreading.apply(Kind::ReplicaSet, named("web-1"), selects(&[("app", "web"), ("hash", "1")]));
+    spreading.apply(ObjectKind::Service, named("web"), selects(&[("app", "web")]));
+    spreading.apply(ObjectKind::Service, named("other"), selects(&[("app", "web"), ("hash", "2")]));
+    spreading.apply(ObjectKind::ReplicaSet, named("web-1"), selects(&[("app", "web"), ("hash", "1")]));
     let pod = pod(WEB, OWNED);
     let spread = &spreading.wishes(&Arc::default(), &pod).spread;
     assert!(spread.defaulted);
@@ -72,7 +72,7 @@ fn a_pod_gets_the_systems_constraints_with_the_labels_of_its_services_and_its_co
 #[test]
 fn pods_of_one_controller_share_what_they_get() {
     let mut spreading = spreading();
-    spreading.apply(Kind::StatefulSet, named("db"), selects(&[("app", "db")]));
+    spreading.apply(ObjectKind::StatefulSet, named("db"), selects(&[("app", "db")]));
     let spec = Arc::new(PodSpec { containers: 1, ..PodSpec::default() });
     let owner = Some(("apps/v1", "StatefulSet", "db"));
     let first = spreading.wishes(&spec, &pod(&[("app", "db"), ("pod-name", "db-0")], owner));
@@ -84,7 +84,7 @@ fn pods_of_one_controller_share_what_they_get() {
 #[test]
 fn only_an_owner_of_a_known_kind_and_version_counts() {
     let mut spreading = spreading();
-    spreading.apply(Kind::ReplicaSet, named("web-1"), selects(WEB));
+    spreading.apply(ObjectKind::ReplicaSet, named("web-1"), selects(WEB));
     assert!(selector(&mut spreading, &pod(WEB, OWNED)).is_some());
     for owner in [("extensions/v1beta1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("batch/v1", "Job")] {
         assert_eq!(selector(&mut spreading, &pod(WEB, Some((owner.0, owner.1, "web-1")))), None);
@@ -98,9 +98,9 @@ fn only_an_owner_of_a_known_kind_and_version_counts() {
 #[test]
 fn a_replication_controller_overrules_a_service_and_other_controllers_add_to_it() {
     let (mut spreading, pods) = (spreading(), [("app", "web"), ("tier", "a")]);
-    spreading.apply(Kind::Service, named("web"), selects(&pods));
-    spreading.apply(Kind::ReplicationController, named("web"), selects(&[("app", "old")]));
-    spreading.apply(Kind::ReplicaSet, named("web"), selects(&[("app", "old")]));
+    spreading.apply(ObjectKind::Service, named("web"), selects(&pods));
+    spreading.apply(ObjectKind::ReplicationController, named("web"), selects(&[("app", "old")]));
+    spreading.apply(ObjectKind::ReplicaSet, named("web"), selects(&[("app", "old")]));
     let merged = selector(&mut spreading, &pod(&pods, Some(("v1", "ReplicationController", "web"))));
     assert_eq!(merged, Some(selects(&[("app", "old"), ("tier", "a")])));
     let both = selector(&mut spreading, &pod(&pods, Some(("apps/v1", "ReplicaSet", "web"))));
@@ -112,10 +112,10 @@ fn a_pod_with_constraints_of_its_own_keeps_them_and_without_defaults_nothing_is_
     let own = Spread { constraints: [default_constraint("rack", true)].into(), defaulted: false };
     let own = Arc::new(PodSpec { spread: own, ..PodSpec::default() });
     let mut spreading = spreading();
-    spreading.apply(Kind::ReplicaSet, named("web-1"), selects(WEB));
+    spreading.apply(ObjectKind::ReplicaSet, named("web-1"), selects(WEB));
     assert!(Arc::ptr_eq(&own, &spreading.wishes(&own, &pod(WEB, OWNED))));
     let mut off = Spreading::default();
-    off.apply(Kind::ReplicaSet, named("web-1"), selects(WEB));
+    off.apply(ObjectKind::ReplicaSet, named("web-1"), selects(WEB));
     assert_eq!(selector(&mut off, &pod(WEB, OWNED)), None);
 }
 
@@ -124,17 +124,20 @@ fn only_a_change_of_the_selector_is_news_and_a_deleted_object_selects_nothing_mo
     let mut spreading = spreading();
     let everyone = Affected::Waiting("x".into());
     let owned = Affected::Owned { namespace: "x".into(), owner: "web-1".into() };
-    assert_eq!(spreading.apply(Kind::Service, named("web"), selects(&[("app", "web")])), everyone);
-    assert_eq!(spreading.apply(Kind::Service, named("web"), selects(&[("app", "web")])), Affected::Nothing);
-    assert_eq!(spreading.apply(Kind::Service, named("web"), selects(&[("hash", "1")])), everyone);
+    assert_eq!(spreading.apply(ObjectKind::Service, named("web"), selects(&[("app", "web")])), everyone);
+    assert_eq!(
+        spreading.apply(ObjectKind::Service, named("web"), selects(&[("app", "web")])),
+        Affected::Nothing
+    );
+    assert_eq!(spreading.apply(ObjectKind::Service, named("web"), selects(&[("hash", "1")])), everyone);
     assert_eq!(selector(&mut spreading, &pod(WEB, None)), Some(selects(&[("hash", "1")])));
-    assert_eq!(spreading.delete(Kind::Service, &named("web")), everyone);
-    assert_eq!(spreading.delete(Kind::Service, &named("web")), Affected::Nothing);
-    assert_eq!(spreading.apply(Kind::ReplicaSet, named("web-1"), selects(WEB)), owned);
-    assert_eq!(spreading.apply(Kind::ReplicaSet, named("web-1"), selects(WEB)), Affected::Nothing);
-    assert_eq!(spreading.names(Kind::ReplicaSet), [named("web-1")]);
-    assert_eq!(spreading.names(Kind::StatefulSet), []);
-    assert_eq!(spreading.delete(Kind::ReplicaSet, &named("web-1")), owned);
+    assert_eq!(spreading.delete(ObjectKind::Service, &named("web")), everyone);
+    assert_eq!(spreading.delete(ObjectKind::Service, &named("web")), Affected::Nothing);
+    assert_eq!(spreading.apply(ObjectKind::ReplicaSet, named("web-1"), selects(WEB)), owned);
+    assert_eq!(spreading.apply(ObjectKind::ReplicaSet, named("web-1"), selects(WEB)), Affected::Nothing);
+    assert_eq!(spreading.names(ObjectKind::ReplicaSet), [named("web-1")]);
+    assert_eq!(spreading.names(ObjectKind::StatefulSet), []);
+    assert_eq!(spreading.delete(ObjectKind::ReplicaSet, &named("web-1")), owned);
     assert_eq!(selector(&mut spreading, &pod(WEB, OWNED)), None);
     assert!(spreading.namespaces.is_empty(), "nothing is left behind");
 }

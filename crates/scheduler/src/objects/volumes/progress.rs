@@ -11,11 +11,11 @@ pub struct ClaimRequest {
     pub claim: ClaimName,
     /// A recreated claim with the same name is a different one.
     pub uid: Arc<str>,
-    pub wanted: Wanted,
+    pub wanted: WantedVolume,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Wanted {
+pub enum WantedVolume {
     /// Bind this volume: set its `spec.claimRef`.
     Volume(Arc<str>),
     /// Provision a volume for the pod's node: set the claim's annotation `volume.kubernetes.io/selected-node`.
@@ -24,7 +24,7 @@ pub enum Wanted {
 
 /// Progress of claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Progress {
+pub enum ClaimProgress {
     Waiting,
     Done,
     /// They can no longer be bound as requested.
@@ -48,8 +48,8 @@ pub enum BindingError {
 
 impl Volumes {
     /// Returns the requests for these claims. A deleted claim is requested as well, and then reported as missing.
-    pub fn requests(&self, wanted: &[(ClaimName, Wanted)]) -> Arc<[ClaimRequest]> {
-        let request = |(claim, wanted): &(ClaimName, Wanted)| {
+    pub fn requests(&self, wanted: &[(ClaimName, WantedVolume)]) -> Arc<[ClaimRequest]> {
+        let request = |(claim, wanted): &(ClaimName, WantedVolume)| {
             let uid = self.claims.get(claim).map(|known| known.uid.clone()).unwrap_or_else(|| "".into());
             ClaimRequest { claim: claim.clone(), uid, wanted: wanted.clone() }
         };
@@ -61,10 +61,10 @@ impl Volumes {
         let mut news = VolumeNews::default();
         for ClaimRequest { claim, wanted, .. } in requests {
             match wanted {
-                Wanted::Volume(volume) => news.join(self.change_volume(volume, |volumes| {
+                WantedVolume::Volume(volume) => news.join(self.change_volume(volume, |volumes| {
                     volumes.reserved.insert(volume.clone(), claim.clone());
                 })),
-                Wanted::Provision => {
+                WantedVolume::Provision => {
                     self.selected.insert(claim.clone(), node.clone());
                     news.claims.insert(claim.clone());
                 }
@@ -78,13 +78,13 @@ impl Volumes {
         let mut news = VolumeNews::default();
         for ClaimRequest { claim, wanted, .. } in requests {
             match wanted {
-                Wanted::Volume(volume) if self.reserved.get(volume) == Some(claim) => {
+                WantedVolume::Volume(volume) if self.reserved.get(volume) == Some(claim) => {
                     news.join(self.change_volume(volume, |volumes| {
                         volumes.reserved.remove(volume);
                     }));
                 }
-                Wanted::Volume(_) => {}
-                Wanted::Provision => {
+                WantedVolume::Volume(_) => {}
+                WantedVolume::Provision => {
                     self.selected.remove(claim);
                     news.claims.insert(claim.clone());
                 }
@@ -95,15 +95,15 @@ impl Volumes {
 
     /// Returns whether the claims are bound as requested, given the versions that the API server assigned to the write
     /// for each. Older states of volumes and claims are ignored (upstream: `checkBindings`).
-    pub fn progress(&self, requests: &[ClaimRequest], written: &[u64], node: &Node) -> Progress {
+    pub fn progress(&self, requests: &[ClaimRequest], written: &[u64], node: &Node) -> ClaimProgress {
         for (request, version) in requests.iter().zip(written) {
             match self.progress_of(request, *version, node) {
                 Ok(true) => {}
-                Ok(false) => return Progress::Waiting,
-                Err(why) => return Progress::Failed(why),
+                Ok(false) => return ClaimProgress::Waiting,
+                Err(why) => return ClaimProgress::Failed(why),
             }
         }
-        Progress::Done
+        ClaimProgress::Done
     }
 
     fn progress_of(&self, request: &ClaimRequest, written: u64, node: &Node) -> Result<bool, BindingError> {
@@ -111,7 +111,7 @@ impl Volumes {
         let claim = self.claims.get(&request.claim).filter(|claim| claim.uid == request.uid);
         let claim = claim.ok_or_else(|| BindingError::ClaimGone(name.clone()))?;
         let volume = match &request.wanted {
-            Wanted::Volume(volume) => {
+            WantedVolume::Volume(volume) => {
                 let known = self.volumes.get(volume);
                 let known = known.ok_or_else(|| BindingError::VolumeGone(volume.clone()))?;
                 if known.version < written {
@@ -122,7 +122,7 @@ impl Volumes {
                 }
                 Some(known)
             }
-            Wanted::Provision => {
+            WantedVolume::Provision => {
                 if claim.version < written {
                     return Ok(false);
                 }

@@ -171,7 +171,7 @@ fn a_reserved_volume_is_its_claims_alone_until_released_or_seen_bound() {
     volumes.apply_claim(claim("c"));
     volumes.apply_claim(claim("d"));
     volumes.apply_volume(volume("pv"));
-    let requests = volumes.requests(&[(name("c"), Wanted::Volume("pv".into()))]);
+    let requests = volumes.requests(&[(name("c"), WantedVolume::Volume("pv".into()))]);
     assert!(volumes.reserve(&requests, &"n".into()).all_claims);
     let for_claim = |volumes: &mut Volumes, claim| {
         let claim = resolve(volumes, &[claim], false).unbound[0].clone();
@@ -212,7 +212,7 @@ fn a_claim_being_provisioned_for_one_pod_holds_others_to_that_node() {
     let mut volumes = Volumes::default();
     volumes.apply_class(class(CSI, true));
     volumes.apply_claim(claim("c"));
-    let requests = volumes.requests(&[(name("c"), Wanted::Provision)]);
+    let requests = volumes.requests(&[(name("c"), WantedVolume::Provision)]);
     assert_eq!(volumes.reserve(&requests, &"n".into()).claims, [name("c")].into());
     let selected = |volumes: &mut Volumes| {
         resolve(volumes, &["c"], false).unbound[0].selected_node.as_deref().map(str::to_owned)
@@ -306,7 +306,7 @@ fn storage_capacity_decides_where_claims_fit_and_only_its_changes_are_passed_on(
     assert!(volumes.apply_capacity(capacity("1", "a", 3)).all_claims);
     assert_eq!(room(&mut volumes, "a"), Some((1, false)));
     let two = ObjectName { namespace: "driver".into(), name: "2".into() };
-    assert!(volumes.delete(Kind::CsiStorageCapacity, &two).all_claims);
+    assert!(volumes.delete(ObjectKind::CsiStorageCapacity, &two).all_claims);
     assert_eq!(room(&mut volumes, "b"), Some((0, false)));
 }
 

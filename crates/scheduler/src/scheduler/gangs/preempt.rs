@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::quota::members_within_quotas;
 use super::{Gang, GangState, Gangs};
-use crate::gang::{Allocation, AllocationName, Candidate, Wanted};
+use crate::gang::{Allocation, AllocationName, UnboundMember, WantedMembers};
 use crate::scheduler::{Cluster, Preemption, Scheduler};
 
 impl Gangs {
@@ -37,12 +37,12 @@ impl Gangs {
         allocation: &Allocation,
         cluster: &Cluster,
         preemption: &Preemption,
-    ) -> Option<Wanted> {
+    ) -> Option<WantedMembers> {
         let mut members = Vec::with_capacity(gang.waiting.len());
         let mut reserved = Vec::new();
         for (uid, role) in gang.waiting.values() {
             let waiting = cluster.waiting.get(uid)?;
-            members.push(Candidate {
+            members.push(UnboundMember {
                 uid: uid.clone(),
                 class: waiting.class.clone(),
                 holding: waiting.holding.clone(),
@@ -52,7 +52,7 @@ impl Gangs {
             reserved.extend(node.map(|node| (node, uid.clone())));
         }
         let node_of = |uid: &Arc<str>| Some(cluster.ledger.charge_of(uid)?.node);
-        Some(Wanted {
+        Some(WantedMembers {
             members,
             need: gang.need(allocation),
             topology: allocation.topology.clone(),
@@ -68,7 +68,7 @@ impl Gangs {
         name: &AllocationName,
         cluster: &Cluster,
         preemption: &Preemption,
-    ) -> Option<(u64, Wanted)> {
+    ) -> Option<(u64, WantedMembers)> {
         let gang = self.all.get(name)?;
         let allocation = self.allocations.get(name)?;
         if !matches!(gang.state, GangState::Parked(_)) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{GangState, Gangs};
-use crate::gang::{AllocationName, Candidate};
+use crate::gang::{AllocationName, UnboundMember};
 use crate::queue::Place;
 use crate::quota::{Account, Sums};
 use crate::scheduler::{Cluster, Scheduler, quotas};
@@ -125,10 +125,10 @@ impl Scheduler {
 /// Returns the members that quotas have resources for: needed ones first, then the rest in order. `None`: not
 /// enough.
 pub(super) fn members_within_quotas(
-    members: Vec<Candidate>,
+    members: Vec<UnboundMember>,
     need: &[u32],
     cluster: &Cluster,
-) -> Option<Vec<Candidate>> {
+) -> Option<Vec<UnboundMember>> {
     if members.iter().all(|member| member.holding.quota.is_none()) {
         return Some(members);
     }
@@ -159,7 +159,7 @@ pub(super) fn members_within_quotas(
 }
 
 /// Charges this member to `taken` if its quota has enough left. Returns whether it did.
-fn takes_quota(taken: &mut BTreeMap<Arc<str>, Account>, member: &Candidate, cluster: &Cluster) -> bool {
+fn takes_quota(taken: &mut BTreeMap<Arc<str>, Account>, member: &UnboundMember, cluster: &Cluster) -> bool {
     let Some(quota) = member.holding.quota.as_ref().and_then(|name| cluster.objects.quotas.get(name)) else {
         return true;
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{GangState, GangTask};
 use crate::agent::Agent;
-use crate::gang::{AllocationName, Candidate, Plan, TopologyMode};
+use crate::gang::{AllocationName, GangPlan, GangTopologyMode, UnboundMember};
 use crate::inventory::{NodeId, Revision, Row};
 use crate::rules;
 use crate::scheduler::claims::Outdated;
@@ -29,7 +29,7 @@ impl Scheduler {
         (at, agent): (usize, &mut Agent),
         task: &GangTask,
         work: u64,
-        plan: &Plan,
+        plan: &GangPlan,
         seen: Revision,
         now: Duration,
     ) -> Settled {
@@ -77,7 +77,7 @@ impl Scheduler {
         &mut self,
         agent: &mut Agent,
         task: &GangTask,
-        plan: &Plan,
+        plan: &GangPlan,
         seen: Revision,
     ) -> Result<Vec<Vec<ClaimName>>, Refusal> {
         let planned_on = self.inventory().revision() == seen;
@@ -111,7 +111,7 @@ impl Scheduler {
     fn commit_member(
         &mut self,
         agent: &mut Agent,
-        member: &Candidate,
+        member: &UnboundMember,
         node: NodeId,
         seen: Revision,
         planned_on: bool,
@@ -138,7 +138,7 @@ impl Scheduler {
         &mut self,
         agent: usize,
         task: &GangTask,
-        plan: &Plan,
+        plan: &GangPlan,
         (claims, seen): (Vec<Vec<ClaimName>>, Revision),
         now: Duration,
     ) {
@@ -179,7 +179,7 @@ impl Scheduler {
     }
 
     /// Parks the gang: its remaining members fit nowhere until resources are freed.
-    fn park_gang(&mut self, agent: usize, task: &GangTask, plan: &Plan, seen: Revision, now: Duration) {
+    fn park_gang(&mut self, agent: usize, task: &GangTask, plan: &GangPlan, seen: Revision, now: Duration) {
         let name = &task.name;
         let why: Arc<str> = lacking_message(task, plan).into();
         self.gangs.set_state(name, GangState::Parked(seen));
@@ -200,7 +200,7 @@ impl Scheduler {
 
 /// Returns the message for members: kube-scheduler's text about the first unplaced one, and the consequence for the
 /// gang.
-fn lacking_message(task: &GangTask, plan: &Plan) -> String {
+fn lacking_message(task: &GangTask, plan: &GangPlan) -> String {
     let wanted = &task.wanted;
     let name = &task.name;
     let nowhere = plan.lacking.as_ref().is_none_or(|lacking| lacking.diagnosis.nodes() == 0);
@@ -223,7 +223,7 @@ fn lacking_message(task: &GangTask, plan: &Plan) -> String {
     let found = plan.places.len();
     let _ = match (plan.complete, &wanted.topology) {
         (true, _) => write!(text, " {}/{} has reached its minimum.", name.namespace, name.name),
-        (false, Some(topology)) if topology.mode == TopologyMode::Required => write!(
+        (false, Some(topology)) if topology.mode == GangTopologyMode::Required => write!(
             text,
             " {}/{} must place {need} pods at once in one {}; {found} fit.",
             name.namespace, name.name, topology.key

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Gang, GangState};
-use crate::gang::{Allocation, AllocationKind, AllocationName, AllocationStatus, Phase, RoleStatus};
+use crate::gang::{Allocation, AllocationKind, AllocationName, GangRoleStatus, GangStatus, Phase};
 use crate::scheduler::{Action, Cluster, Scheduler};
 
 /// Minimum interval between status writes of one allocation, except when its phase changes.
@@ -138,7 +138,7 @@ pub(super) fn status(
     gang: &Gang,
     cluster: &Cluster,
     help: Option<&Arc<str>>,
-) -> AllocationStatus {
+) -> GangStatus {
     let count = allocation.roles.len();
     let waiting = Gang::count(count, gang.waiting.values().map(|(_, role)| role));
     let placed = Gang::count(count, gang.placed.values());
@@ -147,7 +147,7 @@ pub(super) fn status(
         .iter()
         .filter(|(uid, _)| cluster.ledger.charge_of(uid).is_some_and(|charge| !charge.assumed));
     let bound = Gang::count(count, bound_members.map(|(_, role)| role));
-    let roles = allocation.roles.iter().enumerate().map(|(at, role)| RoleStatus {
+    let roles = allocation.roles.iter().enumerate().map(|(at, role)| GangRoleStatus {
         name: role.name.clone(),
         minimum: role.minimum,
         members: waiting[at] + placed[at],
@@ -156,7 +156,7 @@ pub(super) fn status(
     let (phase, message) = phase(allocation, gang, &bound);
     let waits = matches!(phase, Phase::Unschedulable | Phase::TimedOut);
     let help = help.filter(|_| waits).cloned();
-    AllocationStatus {
+    GangStatus {
         name: allocation.name.clone(),
         uid: allocation.uid.clone(),
         observed_generation: allocation.generation,

@@ -10,13 +10,13 @@ use super::gangs::{self, GangAttempt, GangChosen, GangHuntResult};
 use super::hunts::{Attempt, Chosen, Next};
 use super::nominations::{Outlook, is_plain};
 use super::{Eviction, Preemption};
-use crate::agent::Choice;
+use crate::agent::AgentChoice;
 use crate::class::{Class, ClassId};
 use crate::gang::AllocationName;
 use crate::inventory::{NodeId, Occupant, Revision};
 use crate::preempt::{Fruitless, Survey, Takeover, Victims};
 use crate::quota::Rights;
-use crate::scheduler::{Action, Cluster, Sample, Scheduler, State, Task};
+use crate::scheduler::{Action, Cluster, LatencySample, Scheduler, State, Task};
 
 impl Scheduler {
     // Queries.
@@ -298,7 +298,7 @@ impl Scheduler {
                 self.nominate(&uid, &node, &victims.pods, &victims.lent);
                 self.preemption.hunts.succeeded(class);
                 self.stats.preemption_attempts += 1;
-                self.actions.push(Action::Observe(Sample::Victims { pods: victims.pods.len() }));
+                self.actions.push(Action::Observe(LatencySample::Victims { pods: victims.pods.len() }));
                 self.tell_why(&uid, true);
             }
             Chosen::Failed(unhelped) => {
@@ -314,7 +314,7 @@ impl Scheduler {
         agent: usize,
         class: &Arc<Class>,
         by: (i32, &Arc<Rights>),
-        found: Result<Survey, Choice>,
+        found: Result<Survey, AgentChoice>,
         seen: Revision,
         now: Duration,
     ) {
@@ -394,7 +394,7 @@ impl Scheduler {
             self.nominate(uid, &node, &takeover.victims, &takeover.lent);
         }
         let victims = gangs::victims_of(takeovers).count();
-        self.actions.push(Action::Observe(Sample::Victims { pods: victims }));
+        self.actions.push(Action::Observe(LatencySample::Victims { pods: victims }));
         if !self.preemption.gang_awaits_victims(name, &self.gangs)
             && let Some(first) = takeovers.first()
         {

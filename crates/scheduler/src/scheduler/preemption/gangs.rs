@@ -15,7 +15,7 @@ use super::hunts::{FIRST_PAUSE, LONGEST_PAUSE};
 use super::nominations::Nominations;
 use crate::agent::Agent;
 use crate::class::Class;
-use crate::gang::{AllocationName, Wanted};
+use crate::gang::{AllocationName, WantedMembers};
 use crate::inventory::{Ledger, NodeId, Occupant, Revision};
 use crate::preempt::{Prospect, Takeover, Together};
 use crate::quota::Rights;
@@ -34,7 +34,7 @@ pub struct GangAttempt {
     pub(super) priority: i32,
     /// What its quotas allow it to preempt.
     pub(super) rights: Rights,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: WantedMembers,
     /// `None`: first survey where preemption could help.
     pub(super) together: Option<Together>,
 }

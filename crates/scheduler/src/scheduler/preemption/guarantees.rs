@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::nominations::Nominations;
-use crate::gang::Wanted;
+use crate::gang::WantedMembers;
 use crate::inventory::Occupant;
 use crate::preempt::importance;
 use crate::quota::{Account, Claim, Limits, Quota, Reclaim, Rights, Sums, Toll};
@@ -51,7 +51,7 @@ impl<'a> Guarantees<'a> {
 
     /// Returns what quotas allow these members to preempt: members of one quota that fit into its guarantee together
     /// may reclaim what it lent.
-    pub(super) fn rights_together(&self, wanted: &Wanted) -> Rights {
+    pub(super) fn rights_together(&self, wanted: &WantedMembers) -> Rights {
         let first = wanted.members.first().and_then(|member| self.cluster.waiting.get(&member.uid));
         let rights = first.map(|pod| self.rights_of(pod)).unwrap_or_default();
         let mut need = wanted.need.to_vec();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::guarantees::Guarantees;
 use super::nominations::Nominations;
 use super::surveyed::SurveyedNodes;
-use crate::agent::{Agent, Choice, Part};
+use crate::agent::{Agent, AgentChoice, Part};
 use crate::class::{Class, ClassId};
 use crate::inventory::{Ledger, NodeId, Revision};
 use crate::objects::Budgets;
@@ -42,7 +42,7 @@ pub struct Attempt {
 /// Result of an agent's preemption step.
 #[derive(Debug)]
 pub enum HuntResult {
-    Survey(Result<Survey, Choice>),
+    Survey(Result<Survey, AgentChoice>),
     /// One result per site.
     DryRuns(Vec<Result<Victims, Fruitless>>),
 }

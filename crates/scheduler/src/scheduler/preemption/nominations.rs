@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::class::Class;
-use crate::gang::Wanted;
+use crate::gang::WantedMembers;
 use crate::inventory::{Ledger, NodeId, Occupant};
 use crate::quota::Sums;
 use crate::scheduler::{Action, Cluster, Waiting};
@@ -194,14 +194,19 @@ impl Nominations {
     }
 
     /// Lifts the reservations of these members, so that they can use them.
-    pub(super) fn lift(&self, wanted: &Wanted, ledger: &mut Ledger) {
+    pub(super) fn lift(&self, wanted: &WantedMembers, ledger: &mut Ledger) {
         for (_, uid) in &wanted.reserved {
             ledger.reserve(uid, None);
         }
     }
 
     /// Restores the reservations of the members that are still nominated.
-    pub(super) fn restore(&self, wanted: &Wanted, waiting: &HashMap<Arc<str>, Waiting>, ledger: &mut Ledger) {
+    pub(super) fn restore(
+        &self,
+        wanted: &WantedMembers,
+        waiting: &HashMap<Arc<str>, Waiting>,
+        ledger: &mut Ledger,
+    ) {
         for (_, uid) in &wanted.reserved {
             if let Some((nomination, pod)) = self.all.get(uid).zip(waiting.get(uid)) {
                 let wanted = (&nomination.node, nomination.priority, &pod.holding.usage);

@@ -31,7 +31,7 @@ fn starved(nodes: &[&str], after: Duration, seconds: u32) -> (Bench, Option<u32>
             if *binding.uid == *"large" {
                 return (bench, Some(second));
             }
-            bench.finish(&binding, Outcome::Bound);
+            bench.finish(&binding, BindOutcome::Bound);
             running.push_back(binding.uid.to_string());
         }
     }

@@ -1,7 +1,7 @@
 //! Inter-pod rules, and reservations.
 
 use super::*;
-use crate::objects::Object;
+use crate::objects::ClusterObject;
 use berth_model::{
     Identity, LabelSelector, Labels, Operator, Peer, PodAffinity, PodSelector, PodTerm, Requirement, Spread,
     SpreadConstraint,
@@ -142,7 +142,7 @@ fn anti_affinity_of_any_bound_pod_rejects_later_pods() {
 #[test]
 fn terms_that_name_namespaces_by_labels_follow_the_labels() {
     let mut bench = two_zones();
-    let labelled = |team: &str| Object::Namespace {
+    let labelled = |team: &str| ClusterObject::Namespace {
         name: "x".into(),
         labels: [("team", team)].into_iter().collect::<Labels>(),
     };

@@ -1,7 +1,9 @@
 //! Pods with claims: resolution, reservation, requests, waiting.
 
 use super::*;
-use crate::objects::{Claim, ClaimRef, Kind, Object, ObjectName, StorageClass, Volume, Wanted};
+use crate::objects::{
+    Claim, ClaimRef, ClusterObject, ObjectKind, ObjectName, StorageClass, Volume, WantedVolume,
+};
 use crate::placement::ClaimOrder;
 use berth_model::{
     AccessModes, ClaimName, FieldRequirement, Labels, NodeSelectorTerm, Operator, PodClaim, PodVolumes,
@@ -62,7 +64,7 @@ fn uses(claim: &str, pod: Pod) -> Pod {
 
 impl Bench {
     /// Returns a bench with hosts and two storage classes: `local` has static volumes, `made` provisions them.
-    fn with_claims(hosts: &[&str], objects: impl IntoIterator<Item = Object>) -> Bench {
+    fn with_claims(hosts: &[&str], objects: impl IntoIterator<Item = ClusterObject>) -> Bench {
         let mut bench = Bench::new(1, hosts);
         for name in hosts {
             bench.scheduler.apply_node(host(name));
@@ -75,13 +77,13 @@ impl Bench {
                 delayed: true,
                 topologies: Default::default(),
             };
-            bench.object(Object::StorageClass(class));
+            bench.object(ClusterObject::StorageClass(class));
         }
         objects.into_iter().for_each(|object| bench.object(object));
         bench
     }
 
-    fn object(&mut self, object: Object) {
+    fn object(&mut self, object: ClusterObject) {
         self.scheduler.apply_object(object);
         self.collect();
     }
@@ -95,13 +97,13 @@ impl Bench {
     fn bind_claim(&mut self, name: &str, volume: Volume) {
         let reference = ClaimRef { claim: claim_name(name), uid: format!("uid of {name}").into() };
         let bound = Some(volume.spec.name.clone());
-        self.object(Object::Volume(Volume {
+        self.object(ClusterObject::Volume(Volume {
             version: 2,
             claim: Some(reference),
             available: false,
             ..volume
         }));
-        self.object(Object::Claim(Claim {
+        self.object(ClusterObject::Claim(Claim {
             version: 3,
             volume: bound,
             bind_completed: true,
@@ -122,14 +124,14 @@ impl Bench {
 
 #[test]
 fn a_pod_is_bound_once_its_claim_has_the_volume_of_the_chosen_node() {
-    let objects = [Object::Volume(volume("pv", "b")), Object::Claim(claim("data", "local"))];
+    let objects = [ClusterObject::Volume(volume("pv", "b")), ClusterObject::Claim(claim("data", "local"))];
     let mut bench = Bench::with_claims(&["a", "b"], objects);
     bench.apply(uses("data", pod("p", 100)));
     bench.work();
     assert_eq!((bench.orders.len(), bench.binds.len(), bench.in_state("claiming")), (1, 0, 1));
     let order = bench.orders[0].clone();
     assert_eq!((&*order.uid, &*order.node), ("p", "b"));
-    assert_eq!(order.requests[0].wanted, Wanted::Volume("pv".into()));
+    assert_eq!(order.requests[0].wanted, WantedVolume::Volume("pv".into()));
     assert_eq!(&*order.requests[0].uid, "uid of data");
     assert_eq!((bench.scheduler.binds(), bench.cpu_taken("b")), (0, 100), "it waits outside of the binds");
 
@@ -140,33 +142,33 @@ fn a_pod_is_bound_once_its_claim_has_the_volume_of_the_chosen_node() {
     bench.soon();
     assert_eq!(bench.bound(), ["p"]);
     assert_eq!(&*bench.binds[0].node, "b");
-    bench.finish(&bench.binds[0].clone(), Outcome::Bound);
+    bench.finish(&bench.binds[0].clone(), BindOutcome::Bound);
     assert_eq!(bench.scheduled, ["p"]);
 }
 
 #[test]
 fn two_pods_never_get_one_volume_and_the_second_wakes_when_there_is_another() {
-    let claims = ["c1", "c2"].map(|name| Object::Claim(claim(name, "local")));
+    let claims = ["c1", "c2"].map(|name| ClusterObject::Claim(claim(name, "local")));
     let mut bench = Bench::with_claims(&["a", "b"], claims);
-    bench.object(Object::Volume(volume("pv1", "a")));
+    bench.object(ClusterObject::Volume(volume("pv1", "a")));
     bench.apply(uses("c1", pod("p1", 1)));
     bench.apply(uses("c2", pod("p2", 1)));
     bench.work();
     assert_eq!(bench.orders.len(), 1);
     assert_eq!(&*bench.told[0].0, "p2");
     assert!(bench.last_told().contains("2 node(s) didn't find available persistent volumes to bind."));
-    bench.object(Object::Volume(volume("pv2", "b")));
+    bench.object(ClusterObject::Volume(volume("pv2", "b")));
     bench.work();
     assert_eq!(bench.orders.len(), 2);
-    assert_eq!(bench.orders[1].requests[0].wanted, Wanted::Volume("pv2".into()));
+    assert_eq!(bench.orders[1].requests[0].wanted, WantedVolume::Volume("pv2".into()));
 }
 
 #[test]
 fn pods_of_a_stateful_set_with_own_claims_are_one_class() {
-    let claims = ["c1", "c2", "c3"].map(|name| Object::Claim(claim(name, "local")));
+    let claims = ["c1", "c2", "c3"].map(|name| ClusterObject::Claim(claim(name, "local")));
     let mut bench = Bench::with_claims(&["a", "b", "c"], claims);
     for (name, host) in [("pv1", "a"), ("pv2", "b"), ("pv3", "c")] {
-        bench.object(Object::Volume(volume(name, host)));
+        bench.object(ClusterObject::Volume(volume(name, host)));
     }
     for at in 1..=3 {
         bench.apply(uses(&format!("c{at}"), pod(&format!("p{at}"), 1)));
@@ -181,7 +183,7 @@ fn pods_of_a_stateful_set_with_own_claims_are_one_class() {
 
 #[test]
 fn a_claim_that_could_not_be_asked_for_gives_node_and_volume_back() {
-    let objects = [Object::Volume(volume("pv", "a")), Object::Claim(claim("data", "local"))];
+    let objects = [ClusterObject::Volume(volume("pv", "a")), ClusterObject::Claim(claim("data", "local"))];
     let mut bench = Bench::with_claims(&["a"], objects);
     bench.apply(uses("data", pod("p", 100)));
     bench.work();
@@ -200,19 +202,19 @@ fn a_claim_that_could_not_be_asked_for_gives_node_and_volume_back() {
 
 #[test]
 fn a_provisioner_that_takes_the_node_away_makes_the_pod_choose_again() {
-    let mut bench = Bench::with_claims(&["a"], [Object::Claim(claim("data", "made"))]);
+    let mut bench = Bench::with_claims(&["a"], [ClusterObject::Claim(claim("data", "made"))]);
     bench.apply(uses("data", pod("p", 100)));
     bench.work();
     let order = bench.orders[0].clone();
-    assert_eq!(order.requests[0].wanted, Wanted::Provision);
+    assert_eq!(order.requests[0].wanted, WantedVolume::Provision);
     bench.written(&order, Ok(vec![5]));
     bench.soon();
     assert_eq!(bench.in_state("claiming"), 1, "what was written is not seen yet");
     let with_node = Claim { version: 5, selected_node: Some("a".into()), ..claim("data", "made") };
-    bench.object(Object::Claim(with_node));
+    bench.object(ClusterObject::Claim(with_node));
     bench.soon();
     assert_eq!(bench.in_state("claiming"), 1);
-    bench.object(Object::Claim(Claim { version: 6, ..claim("data", "made") }));
+    bench.object(ClusterObject::Claim(Claim { version: 6, ..claim("data", "made") }));
     bench.soon();
     assert_eq!(
         bench.last_told(),
@@ -225,7 +227,7 @@ fn a_provisioner_that_takes_the_node_away_makes_the_pod_choose_again() {
 
 #[test]
 fn claims_that_take_too_long_or_vanish_give_the_node_back() {
-    let objects = ["slow", "gone"].map(|name| Object::Claim(claim(name, "made")));
+    let objects = ["slow", "gone"].map(|name| ClusterObject::Claim(claim(name, "made")));
     let mut bench = Bench::with_claims(&["a"], objects);
     for name in ["slow", "gone"] {
         bench.apply(uses(name, pod(name, 100)));
@@ -235,10 +237,10 @@ fn claims_that_take_too_long_or_vanish_give_the_node_back() {
         bench.written(&order, Ok(vec![2]));
         let name = &order.requests[0].claim.name;
         let claim = Claim { version: 2, selected_node: Some("a".into()), ..claim(name, "made") };
-        bench.object(Object::Claim(claim));
+        bench.object(ClusterObject::Claim(claim));
     }
     bench.scheduler.delete_object(
-        Kind::PersistentVolumeClaim,
+        ObjectKind::PersistentVolumeClaim,
         &ObjectName { namespace: "ns".into(), name: "gone".into() },
     );
     bench.soon();
@@ -254,9 +256,9 @@ fn claims_that_take_too_long_or_vanish_give_the_node_back() {
 
 #[test]
 fn a_pod_that_is_deleted_while_it_waits_leaves_its_volume_to_the_next() {
-    let claims = ["c1", "c2"].map(|name| Object::Claim(claim(name, "local")));
+    let claims = ["c1", "c2"].map(|name| ClusterObject::Claim(claim(name, "local")));
     let mut bench = Bench::with_claims(&["a"], claims);
-    bench.object(Object::Volume(volume("pv", "a")));
+    bench.object(ClusterObject::Volume(volume("pv", "a")));
     bench.apply(uses("c1", pod("p1", 1)));
     bench.work();
     bench.apply(uses("c2", pod("p2", 1)));
@@ -277,7 +279,7 @@ fn a_claim_for_one_pod_keeps_others_out_until_that_pod_is_gone() {
     let (bound, mut pv) = (Some("pv".into()), volume("pv", "a"));
     pv.claim = Some(ClaimRef { claim: claim_name("data"), uid: data.uid.clone() });
     let data = Claim { volume: bound, bind_completed: true, ..data };
-    let mut bench = Bench::with_claims(&["a", "b"], [Object::Volume(pv), Object::Claim(data)]);
+    let mut bench = Bench::with_claims(&["a", "b"], [ClusterObject::Volume(pv), ClusterObject::Claim(data)]);
     for name in ["p1", "p2"] {
         bench.apply(uses("data", pod(name, 1)));
     }
@@ -286,7 +288,7 @@ fn a_claim_for_one_pod_keeps_others_out_until_that_pod_is_gone() {
     assert!(bench.last_told().contains(
         "2 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
     ));
-    bench.finish(&bench.binds[0].clone(), Outcome::Bound);
+    bench.finish(&bench.binds[0].clone(), BindOutcome::Bound);
     bench.scheduler.delete_pod(&Arc::from("p1"));
     bench.soon();
     assert_eq!(bench.bound(), ["p1", "p2"]);
@@ -294,21 +296,21 @@ fn a_claim_for_one_pod_keeps_others_out_until_that_pod_is_gone() {
 
 #[test]
 fn a_missing_claim_is_reported_and_the_pod_is_placed_once_it_exists() {
-    let mut bench = Bench::with_claims(&["a"], [Object::Volume(volume("pv", "a"))]);
+    let mut bench = Bench::with_claims(&["a"], [ClusterObject::Volume(volume("pv", "a"))]);
     bench.apply(uses("data", pod("p", 1)));
     bench.work();
     assert_eq!(
         bench.last_told(),
         "0/1 nodes are available: persistentvolumeclaim \"data\" not found. not found"
     );
-    bench.object(Object::Claim(claim("data", "local")));
+    bench.object(ClusterObject::Claim(claim("data", "local")));
     bench.work();
     assert_eq!(bench.orders.len(), 1);
 }
 
 #[test]
 fn pods_wait_for_claims_without_holding_up_binds() {
-    let claims: Vec<_> = (0..100).map(|at| Object::Claim(claim(&format!("c{at}"), "made"))).collect();
+    let claims: Vec<_> = (0..100).map(|at| ClusterObject::Claim(claim(&format!("c{at}"), "made"))).collect();
     let mut bench = Bench::with_claims(&["a"], claims);
     for at in 0..100 {
         bench.apply(uses(&format!("c{at}"), pod(&format!("p{at}"), 1)));
@@ -320,7 +322,7 @@ fn pods_wait_for_claims_without_holding_up_binds() {
 
 #[test]
 fn a_deposed_leader_gives_up_what_its_claims_wait_for() {
-    let objects = [Object::Volume(volume("pv", "a")), Object::Claim(claim("data", "local"))];
+    let objects = [ClusterObject::Volume(volume("pv", "a")), ClusterObject::Claim(claim("data", "local"))];
     let mut bench = Bench::with_claims(&["a"], objects);
     bench.apply(uses("data", pod("p", 100)));
     bench.work();
@@ -337,7 +339,7 @@ fn a_deposed_leader_gives_up_what_its_claims_wait_for() {
 
 #[test]
 fn a_node_that_vanishes_while_claims_are_bound_is_given_up() {
-    let objects = [Object::Volume(volume("pv", "a")), Object::Claim(claim("data", "local"))];
+    let objects = [ClusterObject::Volume(volume("pv", "a")), ClusterObject::Claim(claim("data", "local"))];
     let mut bench = Bench::with_claims(&["a"], objects);
     bench.apply(uses("data", pod("p", 100)));
     bench.work();
@@ -350,14 +352,14 @@ fn a_node_that_vanishes_while_claims_are_bound_is_given_up() {
 
 #[test]
 fn a_pod_whose_bind_is_refused_after_its_claim_was_bound_follows_its_volume() {
-    let objects = [Object::Volume(volume("pv", "b")), Object::Claim(claim("data", "local"))];
+    let objects = [ClusterObject::Volume(volume("pv", "b")), ClusterObject::Claim(claim("data", "local"))];
     let mut bench = Bench::with_claims(&["a", "b"], objects);
     bench.apply(uses("data", pod("p", 100)));
     bench.work();
     bench.written(&bench.orders[0].clone(), Ok(vec![2]));
     bench.bind_claim("data", volume("pv", "b"));
     bench.soon();
-    bench.finish(&bench.binds[0].clone(), Outcome::Refused("no".into()));
+    bench.finish(&bench.binds[0].clone(), BindOutcome::Refused("no".into()));
     bench.tick(bench.now + 2 * S);
     bench.work();
     assert_eq!((bench.orders.len(), bench.bound()), (1, vec!["p", "p"]), "there is nothing more to ask for");

@@ -6,7 +6,7 @@ use std::f64::consts::TAU;
 use super::hints::{app, host, of_app, workload};
 use super::*;
 use crate::hints::Hint;
-use berth_rightsizing::correlate::{Correlations, Direction, Resource, Settings, Window};
+use berth_rightsizing::correlate::{CorrelationSettings, Correlations, Direction, Resource, Window};
 
 const SERVICES: usize = 40;
 const REPLICAS: usize = 3;
@@ -69,7 +69,7 @@ fn name(service: usize) -> String {
 
 /// Returns the hints measured over half an hour.
 fn measured(load: &Load, dice: &mut Dice) -> Vec<Hint> {
-    let mut known = Correlations::new(Settings::default());
+    let mut known = Correlations::new(CorrelationSettings::default());
     let points = 30;
     for number in 0..6 {
         let from_s = (number * points) as f64 * 10.0;
@@ -102,7 +102,11 @@ fn product() -> Bench {
     for service in 0..SERVICES {
         let object = ObjectName { namespace: "x".into(), name: name(service).into() };
         let selector = app(&name(service));
-        bench.scheduler.apply_object(Object::Selecting { kind: Kind::Service, name: object, selector });
+        bench.scheduler.apply_object(ClusterObject::Selecting {
+            kind: ObjectKind::Service,
+            name: object,
+            selector,
+        });
     }
     bench.scheduler.retain_nodes(&(0..NODES).map(|at| format!("n{at}").into()).collect());
     bench.scheduler.retain_pods(&HashSet::new());
@@ -118,7 +122,7 @@ fn placed(bench: &mut Bench, pods: &[(usize, usize)]) -> Vec<Vec<usize>> {
         bench.apply(pod.clone());
         bench.work();
         let binding = bench.binds.last().expect("it fits").clone();
-        bench.finish(&binding, Outcome::Bound);
+        bench.finish(&binding, BindOutcome::Bound);
         bench.apply(on(&binding.node, pod));
         nodes[binding.node[1..].parse::<usize>().expect("a number")].push(*service);
     }

@@ -135,7 +135,7 @@ fn our_own_binds_are_allowed_where_we_send_them_and_refused_elsewhere() {
         matches!(bench.review("p", other), BindReview::Refused(why) if why.to_string().contains("berth is binding the pod"))
     );
     let binding = bench.binds[0].clone();
-    bench.finish(&binding, Outcome::Bound);
+    bench.finish(&binding, BindOutcome::Bound);
     assert_eq!(bench.review("p", other), BindReview::Allowed, "the API server rejects it itself");
 }
 
@@ -153,7 +153,7 @@ fn a_pod_of_ours_that_another_replica_binds_waits_for_what_comes_of_it() {
     bench.work();
     assert_eq!(bench.binds.len(), 1);
     let binding = bench.binds[0].clone();
-    bench.finish(&binding, Outcome::Bound);
+    bench.finish(&binding, BindOutcome::Bound);
     assert_eq!(bench.cpu_taken("a"), 600);
 }
 
@@ -167,7 +167,7 @@ fn an_extenders_bind_goes_through_the_ledger_and_is_asked_for_once() {
     let ExtenderBind::Refused(why) = bench.asked("q", "a") else { panic!("there is no room") };
     assert_eq!(why.to_string(), "the pod no longer fits node a: Insufficient cpu");
     assert_eq!(bench.review("p", "a"), BindReview::Allowed, "the guard knows it");
-    bench.scheduler.extender_bind_finished(&to("p", "a"), &Outcome::Bound);
+    bench.scheduler.extender_bind_finished(&to("p", "a"), &BindOutcome::Bound);
     bench.collect();
     assert_eq!(bench.asked("p", "a"), ExtenderBind::Done);
     assert_eq!((bench.counts(), bench.cpu_taken("a")), ((1, 0, 0), 600));
@@ -181,14 +181,14 @@ fn an_extenders_bind_goes_through_the_ledger_and_is_asked_for_once() {
 fn an_extenders_bind_that_fails_leaves_nothing_behind() {
     let mut bench = guard(&["a"]);
     bench.apply(foreign("p", 600));
-    for outcome in [Outcome::Refused("gates".into()), Outcome::Vanished] {
+    for outcome in [BindOutcome::Refused("gates".into()), BindOutcome::Vanished] {
         assert_eq!(bench.asked("p", "a"), ExtenderBind::Begin(to("p", "a")));
         bench.scheduler.extender_bind_finished(&to("p", "a"), &outcome);
         bench.collect();
         assert_eq!((bench.cpu_taken("a"), bench.counts().2), (0, 0));
     }
     assert_eq!(bench.asked("p", "a"), ExtenderBind::Begin(to("p", "a")));
-    bench.scheduler.extender_bind_finished(&to("p", "a"), &Outcome::BoundElsewhere("b".into()));
+    bench.scheduler.extender_bind_finished(&to("p", "a"), &BindOutcome::BoundElsewhere("b".into()));
     bench.collect();
     assert!(
         matches!(bench.asked("p", "a"), ExtenderBind::Refused(why) if why.to_string().contains("bound to node b"))

@@ -3,8 +3,8 @@
 use super::gangs::{allocation, evicted, in_zone, member, within};
 use super::*;
 use crate::agent::Rng;
-use crate::gang::{Allocation, Phase, TopologyMode};
-use crate::objects::{DisruptionBudget, Kind};
+use crate::gang::{Allocation, GangTopologyMode, Phase};
+use crate::objects::{DisruptionBudget, ObjectKind};
 
 /// Returns a bench with nodes of 1000 milli-CPU, preemption, and a gang `g` with this minimum.
 fn bench(nodes: &[&str], minimum: u32) -> Bench {
@@ -127,7 +127,7 @@ fn a_gang_that_must_share_a_zone_preempts_in_one_where_all_of_it_fits() {
     for (name, zone) in [("a", "one"), ("b", "one"), ("c", "two"), ("d", "two")] {
         bench.scheduler.apply_node(in_zone(name, zone, 1000));
     }
-    bench.allocate(within(TopologyMode::Required, allocation("g", 2)));
+    bench.allocate(within(GangTopologyMode::Required, allocation("g", 2)));
     // One node is cheaper but fits only one member.
     for (node, priority) in [("a", 0), ("b", 7), ("c", 3), ("d", 3)] {
         bench.apply(low(node, &format!("on-{node}"), 1000, priority));
@@ -146,7 +146,7 @@ fn of_zones_where_a_gang_could_preempt_it_takes_the_one_that_costs_less() {
     for (name, zone) in [("a", "one"), ("b", "one"), ("c", "two"), ("d", "two")] {
         bench.scheduler.apply_node(in_zone(name, zone, 1000));
     }
-    bench.allocate(within(TopologyMode::Required, allocation("g", 2)));
+    bench.allocate(within(GangTopologyMode::Required, allocation("g", 2)));
     for (node, priority) in [("a", 1), ("b", 3), ("c", 2), ("d", 2)] {
         bench.apply(low(node, &format!("on-{node}"), 1000, priority));
     }
@@ -167,7 +167,7 @@ fn a_budget_that_bears_one_disruption_is_not_asked_for_two_where_others_can_go()
     bench.apply(labelled("b", "kept-2"));
     bench.apply(low("c", "other", 1000, 3));
     let requirement = Requirement { key: "app".into(), operator: Operator::Exists };
-    bench.scheduler.apply_object(Object::DisruptionBudget(DisruptionBudget {
+    bench.scheduler.apply_object(ClusterObject::DisruptionBudget(DisruptionBudget {
         name: ObjectName { namespace: "ns".into(), name: "budget".into() },
         selector: LabelSelector::All([requirement].into()),
         allowed: 1,
@@ -235,7 +235,9 @@ fn whatever_becomes_of_a_gang_or_its_nodes_while_victims_leave_no_room_stays_kep
     assert_eq!(follower.kept(), []);
 
     let mut alone = ready();
-    alone.scheduler.delete_object(Kind::Allocation, &ObjectName { namespace: "ns".into(), name: "g".into() });
+    alone
+        .scheduler
+        .delete_object(ObjectKind::Allocation, &ObjectName { namespace: "ns".into(), name: "g".into() });
     alone.leave("x");
     alone.leave("y");
     alone.run_until(3 * S);
@@ -308,7 +310,8 @@ fn on_any_cluster_a_gang_that_evicts_is_placed_whole_when_its_victims_are_gone()
         let mut below = |limit: u64| (rng.next() % limit) as i64;
         let nodes = 3 + below(5) as usize;
         let members = 2 + below(4) as usize;
-        let mode = [None, Some(TopologyMode::Required), Some(TopologyMode::Spread)][below(3) as usize];
+        let mode =
+            [None, Some(GangTopologyMode::Required), Some(GangTopologyMode::Spread)][below(3) as usize];
         let mut bench = bench(&[], members as u32);
         let gang = allocation("g", members as u32);
         bench.allocate(mode.map_or(gang.clone(), |mode| within(mode, gang)));

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::gang::{
-    Allocation, AllocationKind, AllocationName, AllocationStatus, Members, Phase, Role, Topology,
-    TopologyMode,
+    Allocation, AllocationKind, AllocationName, GangRole, GangStatus, GangTopology, GangTopologyMode, Phase,
+    RoleMembers,
 };
-use crate::objects::Kind;
+use crate::objects::ObjectKind;
 
 pub(super) fn name(of: &str) -> AllocationName {
     AllocationName { kind: AllocationKind::Allocation, namespace: "ns".into(), name: of.into() }
@@ -22,7 +22,7 @@ pub(super) fn allocation(of: &str, minimum: u32) -> Allocation {
         uid: format!("uid-{of}").into(),
         generation: 1,
         created_s: 100,
-        roles: [Role { name: "".into(), members: Members::Selected(gang_label(of)), minimum }].into(),
+        roles: [GangRole { name: "".into(), members: RoleMembers::Selected(gang_label(of)), minimum }].into(),
         timeout: None,
         topology: None,
         was_scheduled: false,
@@ -30,8 +30,8 @@ pub(super) fn allocation(of: &str, minimum: u32) -> Allocation {
     }
 }
 
-pub(super) fn within(mode: TopologyMode, allocation: Allocation) -> Allocation {
-    Allocation { topology: Some(Topology { key: "zone".into(), mode }), ..allocation }
+pub(super) fn within(mode: GangTopologyMode, allocation: Allocation) -> Allocation {
+    Allocation { topology: Some(GangTopology { key: "zone".into(), mode }), ..allocation }
 }
 
 pub(super) fn member(uid: &str, gang: &str, cpu_milli: i64) -> Pod {
@@ -46,7 +46,7 @@ pub(super) fn in_zone(name: &str, zone: &str, cpu_milli: i64) -> Node {
 
 impl Bench {
     pub(super) fn allocate(&mut self, allocation: Allocation) {
-        self.scheduler.apply_object(Object::Allocation(Box::new(allocation)));
+        self.scheduler.apply_object(ClusterObject::Allocation(Box::new(allocation)));
         self.collect();
     }
 
@@ -65,7 +65,7 @@ impl Bench {
 
     pub(super) fn finish_all(&mut self) {
         for binding in std::mem::take(&mut self.binds) {
-            self.finish(&binding, Outcome::Bound);
+            self.finish(&binding, BindOutcome::Bound);
         }
     }
 
@@ -76,7 +76,7 @@ impl Bench {
         hosts
     }
 
-    pub(super) fn status(&self, of: &str) -> &AllocationStatus {
+    pub(super) fn status(&self, of: &str) -> &GangStatus {
         self.statuses.iter().rfind(|status| *status.name.name == *of).expect("it has a status")
     }
 
@@ -196,8 +196,8 @@ fn a_failed_bind_is_tried_elsewhere_and_those_that_succeeded_stay() {
     bench.join("g", 2, 600);
     bench.work();
     let binds = std::mem::take(&mut bench.binds);
-    bench.finish(&binds[0], Outcome::Bound);
-    bench.finish(&binds[1], Outcome::Refused("no".into()));
+    bench.finish(&binds[0], BindOutcome::Bound);
+    bench.finish(&binds[1], BindOutcome::Refused("no".into()));
     bench.run_until(S);
     bench.run_until(3 * S);
     assert_eq!(bench.bound(), [&*binds[1].uid]);
@@ -273,7 +273,7 @@ fn every_role_needs_its_own_minimum_and_the_large_ones_are_placed_first() {
                 };
                 let selector =
                     LabelSelector::All([requirement("gang", gang), requirement("role", role)].into());
-                Role { name: role.into(), members: Members::Selected(selector), minimum }
+                GangRole { name: role.into(), members: RoleMembers::Selected(selector), minimum }
             })
             .into(),
         ..allocation(gang, 1)
@@ -305,7 +305,7 @@ fn all_members_share_one_zone_the_one_with_room_for_all() {
     for (name, zone, cpu) in zones {
         bench.scheduler.apply_node(in_zone(name, zone, cpu));
     }
-    bench.allocate(within(TopologyMode::Required, allocation("g", 3)));
+    bench.allocate(within(GangTopologyMode::Required, allocation("g", 3)));
     bench.join("g", 3, 900);
     bench.work();
     assert_eq!(bench.hosts(), ["b1", "b2", "b3"]);
@@ -326,8 +326,8 @@ fn a_zone_that_must_hold_all_and_cannot_leaves_the_gang_waiting_and_says_so() {
     for (name, zone) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
         bench.scheduler.apply_node(in_zone(name, zone, 1000));
     }
-    bench.allocate(within(TopologyMode::Required, allocation("g", 3)));
-    bench.allocate(within(TopologyMode::Preferred, allocation("h", 3)));
+    bench.allocate(within(GangTopologyMode::Required, allocation("g", 3)));
+    bench.allocate(within(GangTopologyMode::Preferred, allocation("h", 3)));
     bench.join("g", 3, 400);
     bench.join("g", 3, 600);
     bench.run_until(S);
@@ -342,7 +342,7 @@ fn a_zone_that_must_hold_all_and_cannot_leaves_the_gang_waiting_and_says_so() {
 #[test]
 fn a_topology_that_no_node_has_is_said_and_nothing_breaks() {
     let mut bench = Bench::new(1, &["a"]);
-    bench.allocate(within(TopologyMode::Required, allocation("g", 1)));
+    bench.allocate(within(GangTopologyMode::Required, allocation("g", 1)));
     bench.join("g", 1, 100);
     bench.run_until(S);
     assert!(bench.bound().is_empty());
@@ -355,7 +355,7 @@ fn members_that_are_to_be_spread_are_spread_over_the_zones() {
     for (name, zone, cpu) in [("a1", "a", 9000), ("b1", "b", 1000), ("c1", "c", 1000)] {
         bench.scheduler.apply_node(in_zone(name, zone, cpu));
     }
-    bench.allocate(within(TopologyMode::Spread, allocation("g", 6)));
+    bench.allocate(within(GangTopologyMode::Spread, allocation("g", 6)));
     bench.join("g", 6, 400);
     bench.work();
     assert_eq!(bench.hosts(), ["a1", "a1", "b1", "b1", "c1", "c1"]);
@@ -419,7 +419,7 @@ fn when_the_object_goes_its_members_are_pods_like_any_other() {
     bench.work();
     assert!(bench.bound().is_empty());
     let object = ObjectName { namespace: "ns".into(), name: "g".into() };
-    bench.scheduler.delete_object(Kind::Allocation, &object);
+    bench.scheduler.delete_object(ObjectKind::Allocation, &object);
     bench.run_until(S);
     assert_eq!(bench.bound().len(), 2);
     assert_eq!(bench.in_state("grouped"), 0);
@@ -439,7 +439,7 @@ fn pods_of_a_group_that_does_not_exist_wait_for_it() {
     assert_eq!(bench.messages("p"), ["PodGroup ns/later does not exist"]);
     let name =
         AllocationName { kind: AllocationKind::PodGroup, namespace: "ns".into(), name: "later".into() };
-    let role = Role { name: "".into(), members: Members::Grouped, minimum: 2 };
+    let role = GangRole { name: "".into(), members: RoleMembers::Grouped, minimum: 2 };
     bench.allocate(Allocation { name, roles: [role].into(), ..allocation("later", 2) });
     bench.run_until(8 * S);
     assert_eq!(bench.bound().len(), 2);

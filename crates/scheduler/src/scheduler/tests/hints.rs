@@ -1,15 +1,15 @@
 //! Effects of hints on waiting pods and their nodes.
 
 use super::*;
-use crate::hints::{Hint, Taken, Workload};
+use crate::hints::{Hint, SelectedPods, Taken};
 
 pub(super) fn app(name: &str) -> LabelSelector {
     let operator = Operator::In([name.into()].into());
     LabelSelector::All([Requirement { key: "app".into(), operator }].into())
 }
 
-pub(super) fn workload(name: &str) -> Workload {
-    Workload { namespace: "x".into(), selector: app(name) }
+pub(super) fn workload(name: &str) -> SelectedPods {
+    SelectedPods { namespace: "x".into(), selector: app(name) }
 }
 
 fn hint(of: &str, other: &str, weight: i32) -> Hint {
@@ -96,7 +96,7 @@ fn hints_that_are_refused_change_no_class() {
     let mut bench = two_hosts();
     assert_eq!(place(&mut bench, "1", "web"), "b");
     let classes = bench.scheduler.classes();
-    let nothing = Workload { namespace: "x".into(), selector: LabelSelector::Nothing };
+    let nothing = SelectedPods { namespace: "x".into(), selector: LabelSelector::Nothing };
     let wrong =
         [hint("web", "db", 0), hint("web", "db", 1000), Hint { other: nothing, ..hint("web", "db", 80) }];
     let taken = bench.scheduler.hints_changed(wrong);

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::policy::{Governs, Policy, PolicyStatus, StatusReason, Wishes};
-use crate::rules::UtilisationLimit;
+use crate::rules::CellLimit;
 use berth_model::Packing;
 
-fn policy(wishes: Wishes) -> Object {
+fn policy(wishes: Wishes) -> ClusterObject {
     let governs = Governs { schedulers: [Arc::from("berth")].into(), ..Governs::default() };
-    Object::Policy(Box::new(Policy {
+    ClusterObject::Policy(Box::new(Policy {
         name: "p".into(),
         uid: "u".into(),
         generation: 1,
@@ -22,7 +22,7 @@ fn packed() -> Wishes {
 }
 
 fn limited(cpu: u8) -> Wishes {
-    let limit = Some(UtilisationLimit { cpu: Some(cpu), ..UtilisationLimit::default() });
+    let limit = Some(CellLimit { cpu: Some(cpu), ..CellLimit::default() });
     Wishes { limit, ..Wishes::default() }
 }
 
@@ -49,7 +49,7 @@ fn the_next_pod_is_packed_as_soon_as_a_policy_says_so_and_spread_again_when_it_i
     bench.scheduler.apply_object(policy(packed()));
     assert_eq!(place(&mut bench, "2"), "a");
     let name = ObjectName { namespace: "".into(), name: "p".into() };
-    bench.scheduler.delete_object(Kind::AllocationPolicy, &name);
+    bench.scheduler.delete_object(ObjectKind::AllocationPolicy, &name);
     assert_eq!(place(&mut bench, "3"), "b");
 }
 

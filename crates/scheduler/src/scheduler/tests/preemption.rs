@@ -129,7 +129,7 @@ fn a_budget_that_allows_nothing_keeps_its_pods_where_others_can_go() {
     bench.apply(labelled("kept", "n"));
     bench.running("m", "other", 1000, 2, 10);
     let requirement = Requirement { key: "app".into(), operator: Operator::Exists };
-    bench.scheduler.apply_object(Object::DisruptionBudget(DisruptionBudget {
+    bench.scheduler.apply_object(ClusterObject::DisruptionBudget(DisruptionBudget {
         name: ObjectName { namespace: "ns".into(), name: "budget".into() },
         selector: LabelSelector::All([requirement].into()),
         allowed: 0,
@@ -197,7 +197,7 @@ fn no_other_pod_takes_the_room_that_is_kept_but_a_more_important_one() {
     bench.work();
     assert_eq!(bench.bound(), ["p"]);
     let bound = bench.binds[0].clone();
-    bench.finish(&bound, Outcome::Bound);
+    bench.finish(&bound, BindOutcome::Bound);
     bench.apply(on("n", important("p", 1000, 5)));
     bench.apply(important("top", 1000, 9));
     bench.work();
@@ -363,7 +363,7 @@ fn preemption_is_retried_after_assumed_pods_are_observed() {
     bench.apply(important("low", 1000, 0));
     bench.work();
     let binding = bench.binds[0].clone();
-    bench.finish(&binding, Outcome::Bound);
+    bench.finish(&binding, BindOutcome::Bound);
     bench.apply(important("p", 1000, 5));
     bench.work();
     assert!(bench.evictions.is_empty(), "no watch has reported it");

@@ -1,14 +1,15 @@
 //! Quotas: no maximum is exceeded, waiting pods are admitted in order, and guarantees are reclaimed.
 
 use super::*;
-use crate::gang::{Allocation, AllocationKind, AllocationName, Members, Phase, Role};
+use crate::gang::{Allocation, AllocationKind, AllocationName, GangRole, Phase, RoleMembers};
 use crate::policy::Namespaces;
-use crate::quota::{Limit, Limits, Quota, QuotaStatus, Reclaim, Resource, Scope};
+use crate::quota::{Limit, Limits, Quota, QuotaReport, QuotaResource, Reclaim, Scope};
 
 /// Returns a quota with this guarantee and maximum, in milli-CPU.
 fn quota(name: &str, guaranteed: Option<i64>, maximum: Option<i64>) -> Quota {
-    let limit =
-        |amount: Option<i64>| amount.map(|amount| (Resource::Cpu, amount)).into_iter().collect::<Limit>();
+    let limit = |amount: Option<i64>| {
+        amount.map(|amount| (QuotaResource::Cpu, amount)).into_iter().collect::<Limit>()
+    };
     Quota {
         name: name.into(),
         uid: format!("uid-{name}").into(),
@@ -39,12 +40,12 @@ fn bench(agents: usize, nodes: &[&str], quotas: &[Quota]) -> Bench {
 }
 
 fn apply(bench: &mut Bench, quota: Quota) {
-    bench.scheduler.apply_object(Object::Quota(Box::new(quota)));
+    bench.scheduler.apply_object(ClusterObject::Quota(Box::new(quota)));
     bench.collect();
 }
 
 fn used(bench: &Bench, quota: &str) -> i128 {
-    bench.scheduler.ledger().accounts().of(quota).used.get(&Resource::Cpu)
+    bench.scheduler.ledger().accounts().of(quota).used.get(&QuotaResource::Cpu)
 }
 
 /// Returns the reason and message of the latest condition.
@@ -58,7 +59,7 @@ fn delete(bench: &mut Bench, uid: &str) {
     bench.collect();
 }
 
-fn status<'a>(bench: &'a Bench, name: &str) -> &'a QuotaStatus {
+fn status<'a>(bench: &'a Bench, name: &str) -> &'a QuotaReport {
     bench.quotas.iter().rfind(|status| *status.name == *name).expect("it has a status")
 }
 
@@ -128,7 +129,7 @@ fn a_failed_bind_frees_quota_for_waiting_pods() {
     bench.apply(of("a", "second", 100));
     bench.work();
     let binding = bench.binds[0].clone();
-    bench.finish(&binding, Outcome::Refused("no".into()));
+    bench.finish(&binding, BindOutcome::Refused("no".into()));
     bench.work();
     assert_eq!((bench.bound(), used(&bench, "a")), (vec!["first", "second"], 100));
     bench.tick(2 * S);
@@ -172,7 +173,7 @@ fn pods_are_admitted_when_their_quota_is_raised_moved_or_deleted() {
     bench.work();
     assert_eq!((used(&bench, "q"), bench.in_state("over quota")), (400, 1));
     let name = ObjectName { namespace: "".into(), name: "q".into() };
-    bench.scheduler.delete_object(Kind::Quota, &name);
+    bench.scheduler.delete_object(ObjectKind::Quota, &name);
     bench.work();
     assert_eq!((bench.binds.len(), used(&bench, "q")), (5, 0));
 }
@@ -228,12 +229,12 @@ fn a_new_leader_writes_conditions_and_statuses_once() {
 fn gang(bench: &mut Bench, minimum: u32) {
     let operator = Operator::In([Arc::from("g")].into());
     let selector = LabelSelector::All([Requirement { key: "gang".into(), operator }].into());
-    bench.scheduler.apply_object(Object::Allocation(Box::new(Allocation {
+    bench.scheduler.apply_object(ClusterObject::Allocation(Box::new(Allocation {
         name: AllocationName { kind: AllocationKind::Allocation, namespace: "a".into(), name: "g".into() },
         uid: "uid-g".into(),
         generation: 1,
         created_s: 100,
-        roles: [Role { name: "".into(), members: Members::Selected(selector), minimum }].into(),
+        roles: [GangRole { name: "".into(), members: RoleMembers::Selected(selector), minimum }].into(),
         timeout: None,
         topology: None,
         was_scheduled: false,

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Plan, Scaler, Scrape, Tuning, mean};
+use super::{Scaler, ScalerPlan, Scrape, Tuning, mean};
 use berth_rightsizing::recommend::amount::from_float;
 use berth_rightsizing::scaling::vertical::after_kill;
 use berth_rightsizing::scaling::{Size, Vertical};
@@ -40,7 +40,7 @@ pub struct Autopilot {
 }
 
 impl Autopilot {
-    pub fn new(start: Plan, tuning: &Tuning) -> Self {
+    pub fn new(start: ScalerPlan, tuning: &Tuning) -> Self {
         Self {
             bounds: (tuning.min_replicas, tuning.max_replicas),
             each_milli: SHARE * start.size.cpu_milli as f64,
@@ -94,7 +94,7 @@ fn keep<T>(values: &mut VecDeque<(i64, T)>, now: i64, value: T, seconds: i64) {
 }
 
 impl Scaler for Autopilot {
-    fn scrape(&mut self, scrape: &Scrape) -> Plan {
+    fn scrape(&mut self, scrape: &Scrape) -> ScalerPlan {
         self.open.extend(&scrape.cpu_milli);
         self.peak = scrape.memory_bytes.iter().fold(self.peak, |peak, memory| peak.max(*memory));
         self.total.0 += mean(&scrape.cpu_milli) * f64::from(scrape.ready);
@@ -106,7 +106,7 @@ impl Scaler for Autopilot {
             size.memory_bytes = size.memory_bytes.max(needed);
         }
         if now % WINDOW_S != 0 {
-            return Plan { replicas: scrape.replicas, size };
+            return ScalerPlan { replicas: scrape.replicas, size };
         }
         self.close_window(now);
         let highest =
@@ -116,6 +116,6 @@ impl Scaler for Autopilot {
             memory_bytes: highest(&self.memory).max(FLOOR.memory_bytes),
         };
         let replicas = self.wanted.iter().map(|(_, wanted)| *wanted).max().unwrap_or(scrape.replicas);
-        Plan { replicas: replicas.clamp(self.bounds.0, self.bounds.1), size }
+        ScalerPlan { replicas: replicas.clamp(self.bounds.0, self.bounds.1), size }
     }
 }

@@ -7,7 +7,7 @@ mod vpa;
 
 use serde::Serialize;
 
-use super::service::Rules;
+use super::service::ServiceAssumptions;
 use berth_rightsizing::scaling::Size;
 
 /// Metrics available to every scaler, every [`SCRAPE_S`] seconds.
@@ -34,13 +34,13 @@ pub const SCRAPE_S: u32 = 15;
 pub const PODS_MAX: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct ScalerPlan {
     pub replicas: u32,
     pub size: Size,
 }
 
 pub trait Scaler {
-    fn scrape(&mut self, scrape: &Scrape) -> Plan;
+    fn scrape(&mut self, scrape: &Scrape) -> ScalerPlan;
 }
 
 /// Settings of the scalers. All use the same bounds for replicas.
@@ -54,7 +54,7 @@ pub struct Tuning {
     pub setpoint: f64,
     /// SHOWAR: window of the vertical scaler, in seconds.
     pub window_s: i64,
-    pub rules: Rules,
+    pub rules: ServiceAssumptions,
 }
 
 /// Scaling method.
@@ -91,11 +91,11 @@ impl ScalerKind {
     }
 
     /// Builds a scaler for a service that starts with this plan.
-    pub fn build(self, start: Plan, tuning: &Tuning) -> Box<dyn Scaler> {
+    pub fn build(self, start: ScalerPlan, tuning: &Tuning) -> Box<dyn Scaler> {
         match self {
-            ScalerKind::Showar => Box::new(showar::Showar::new(tuning)),
+            ScalerKind::Showar => Box::new(showar::ShowarScaler::new(tuning)),
             ScalerKind::VpaHpa | ScalerKind::HpaVpaMemory => {
-                let vpa = vpa::Vpa::new(self == ScalerKind::VpaHpa);
+                let vpa = vpa::VpaScaler::new(self == ScalerKind::VpaHpa);
                 Box::new(VpaHpa { vpa, hpa: hpa::Hpa::new(tuning) })
             }
             ScalerKind::Autopilot => Box::new(autopilot::Autopilot::new(start, tuning)),
@@ -104,22 +104,22 @@ impl ScalerKind {
     }
 }
 
-struct Static(Plan);
+struct Static(ScalerPlan);
 
 impl Scaler for Static {
-    fn scrape(&mut self, _: &Scrape) -> Plan {
+    fn scrape(&mut self, _: &Scrape) -> ScalerPlan {
         self.0
     }
 }
 
 struct VpaHpa {
-    vpa: vpa::Vpa,
+    vpa: vpa::VpaScaler,
     hpa: hpa::Hpa,
 }
 
 impl Scaler for VpaHpa {
-    fn scrape(&mut self, scrape: &Scrape) -> Plan {
-        Plan { replicas: self.hpa.replicas(scrape), size: self.vpa.size(scrape) }
+    fn scrape(&mut self, scrape: &Scrape) -> ScalerPlan {
+        ScalerPlan { replicas: self.hpa.replicas(scrape), size: self.vpa.size(scrape) }
     }
 }
 

@@ -2,20 +2,22 @@
 
 use std::collections::VecDeque;
 
-use super::{Plan, Scaler, Scrape, Tuning};
-use berth_rightsizing::scaling::{Container, Horizontal, Memory, Observation, Point, Settings, decide};
+use super::{Scaler, ScalerPlan, Scrape, Tuning};
+use berth_rightsizing::scaling::{
+    Container, Horizontal, Observation, Point, ScalerMemory, ScalingSettings, decide,
+};
 
-pub struct Showar {
-    settings: Settings,
-    memory: Memory,
+pub struct ShowarScaler {
+    settings: ScalingSettings,
+    memory: ScalerMemory,
     /// Samples of the window, oldest first.
     cpu: VecDeque<Point>,
     bytes: VecDeque<Point>,
 }
 
-impl Showar {
+impl ShowarScaler {
     pub fn new(tuning: &Tuning) -> Self {
-        let mut settings = Settings::default();
+        let mut settings = ScalingSettings::default();
         settings.vertical.window_s = tuning.window_s;
         settings.horizontal = Some(Horizontal {
             setpoint: tuning.setpoint,
@@ -23,7 +25,7 @@ impl Showar {
             max_replicas: tuning.max_replicas,
             ..Horizontal::default()
         });
-        Self { settings, memory: Memory::default(), cpu: VecDeque::new(), bytes: VecDeque::new() }
+        Self { settings, memory: ScalerMemory::default(), cpu: VecDeque::new(), bytes: VecDeque::new() }
     }
 
     fn keep(&mut self, scrape: &Scrape) {
@@ -37,8 +39,8 @@ impl Showar {
     }
 }
 
-impl Scaler for Showar {
-    fn scrape(&mut self, scrape: &Scrape) -> Plan {
+impl Scaler for ShowarScaler {
+    fn scrape(&mut self, scrape: &Scrape) -> ScalerPlan {
         self.keep(scrape);
         let measured = |value| Point { time_s: scrape.time_s, value };
         let container = Container {
@@ -59,6 +61,6 @@ impl Scaler for Showar {
         };
         let decision = decide(&self.settings, &mut self.memory, &seen, scrape.time_s);
         let size = decision.sizes.first().map_or(scrape.size, |(_, size)| *size);
-        Plan { replicas: decision.replicas, size }
+        ScalerPlan { replicas: decision.replicas, size }
     }
 }

@@ -2,7 +2,7 @@
 
 use berth_rightsizing::recommend::amount::from_float;
 use berth_rightsizing::recommend::estimate::{Estimate, estimate};
-use berth_rightsizing::recommend::{Aggregate, ContainerState, Settings};
+use berth_rightsizing::recommend::{Aggregate, ContainerState, RecommenderSettings};
 use berth_rightsizing::scaling::Size;
 
 use super::Scrape;
@@ -15,10 +15,10 @@ const LIFETIME_S: i64 = 12 * 3_600;
 /// A pod that is OOM killed within this time after its start is resized immediately.
 const QUICK_KILL_S: i64 = 600;
 
-pub struct Vpa {
+pub struct VpaScaler {
     /// Whether CPU is a controlled resource.
     with_cpu: bool,
-    settings: Settings,
+    settings: RecommenderSettings,
     aggregate: Option<Aggregate>,
     pods: Vec<ContainerState>,
     /// CPU of pods, summed over the scrapes of a minute, and the number of scrapes.
@@ -27,9 +27,9 @@ pub struct Vpa {
     killed_s: Option<i64>,
 }
 
-impl Vpa {
+impl VpaScaler {
     pub fn new(with_cpu: bool) -> Self {
-        let settings = Settings::default();
+        let settings = RecommenderSettings::default();
         let aggregate = settings.shapes().ok().map(|shapes| Aggregate::new(&shapes, 0));
         Self {
             with_cpu,

@@ -1,11 +1,11 @@
 //! Autopilot's and SHOWAR's estimators, adapted for backtests.
 
-use super::{Estimator, needed};
+use super::{BacktestEstimator, needed};
 use crate::recommend::amount::Amount;
 use crate::recommend::backtest::Resource;
 use crate::recommend::container::MemoryRules;
 use crate::recommend::method::{Method, Sizer};
-use crate::recommend::settings::Settings;
+use crate::recommend::settings::RecommenderSettings;
 use crate::recommend::time::UnixNanos;
 
 pub(super) struct Other {
@@ -16,7 +16,7 @@ pub(super) struct Other {
 }
 
 impl Other {
-    pub fn new(method: Method, resource: Resource, settings: &Settings) -> Self {
+    pub fn new(method: Method, resource: Resource, settings: &RecommenderSettings) -> Self {
         let is_cpu = resource == Resource::Cpu;
         let of = if is_cpu { &settings.cpu } else { &settings.memory };
         let sizer = of.options().ok().map(|options| Sizer::new(method, is_cpu, options.buckets()));
@@ -24,7 +24,7 @@ impl Other {
     }
 }
 
-impl Estimator for Other {
+impl BacktestEstimator for Other {
     fn observe(&mut self, pod: usize, time: UnixNanos, amount: Amount) {
         if let Some(sizer) = &mut self.sizer {
             sizer.add(pod as u64, time, amount);
