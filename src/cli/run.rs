@@ -268,7 +268,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         }
     });
     sink::watch_cluster(&mut tasks, (&engine, &watches), &client, &sources, &health, &config);
-    hints::follow(&mut tasks, &client, &config, &sources, (&engine, hints));
+    hints::follow(&mut tasks, &client, &config, &sources, &watches, (&engine, hints));
     keep_time(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     if let (Some(every), Some(latest)) = (config.fragmentation.every(), &sources.fragmentation) {

@@ -75,8 +75,8 @@ impl WatchStore {
     /// Watches the kinds that are kept, except for `shared` ones, which other watches pass to a [`Self::follower`]. Never returns.
     pub async fn follow(self, client: Client, counters: &WatchCounters, shared: &BTreeSet<SizingKind>) {
         tokio::join!(
-            self.optional::<LeanVpa>(&client, counters),
-            self.optional::<LeanServiceScaler>(&client, counters),
+            self.optional::<LeanVpa>(&client, counters, shared),
+            self.optional::<LeanServiceScaler>(&client, counters, shared),
             self.one::<LeanLimitRange>(&client, counters, shared),
             self.one::<LeanReplicaSet>(&client, counters, shared),
             self.one::<LeanReplicationController>(&client, counters, shared),
@@ -92,13 +92,24 @@ impl WatchStore {
     where
         K: SizingResource<DynamicType: Default>,
     {
-        let Some(mut follower) = self.follower::<K>().filter(|_| !shared.contains(&K::KIND)) else { return };
-        watch_objects(client.clone(), None, counters, |change: WatchChange<K>| follower(&change)).await;
+        let Some(mut follower) = self.own_follower::<K>(shared) else { return };
+        watch_objects(client.clone(), None, counters, |change| follower(&change)).await;
     }
 
-    async fn optional<K: SizingResource + OptionalKind>(&self, client: &Client, counters: &WatchCounters) {
-        let Some(mut follower) = self.follower::<K>() else { return };
-        watch_if_served(client.clone(), counters, |_| {}, |change: WatchChange<K>| follower(&change)).await;
+    async fn optional<K>(&self, client: &Client, counters: &WatchCounters, shared: &BTreeSet<SizingKind>)
+    where
+        K: SizingResource + OptionalKind,
+    {
+        let Some(mut follower) = self.own_follower::<K>(shared) else { return };
+        watch_if_served(client.clone(), counters, |_| {}, |change| follower(&change)).await;
+    }
+
+    /// Returns the receiver of a kind that no other watch passes on.
+    fn own_follower<K: SizingResource>(
+        &self,
+        shared: &BTreeSet<SizingKind>,
+    ) -> Option<impl FnMut(&WatchChange<K>) + Send + 'static> {
+        if shared.contains(&K::KIND) { None } else { self.follower::<K>() }
     }
 
     /// Returns the receiver of the changes of one watch; `None` if its kind is not kept.

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use berth_config::Config;
 use berth_controllers::tasks::Tasks;
 use berth_kube_io::scaling::LeanServiceScaler;
-use berth_kube_io::{Listed, WatchChange, watch_if_served};
+use berth_kube_io::{Listed, WatchChange, WatchStore, watch_if_served};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::hints::{Hint, Hints};
 use berth_server::metrics::MetricSources;
@@ -80,19 +80,24 @@ fn name_of(namespace: Option<&str>, name: Option<&str>) -> Name {
     (namespace.unwrap_or_default().into(), name.unwrap_or_default().into())
 }
 
-/// Watches ServiceScalers, if hints are enabled.
+/// Watches ServiceScalers, if hints are enabled; keeps them in the store, too.
 pub(super) fn follow(
     tasks: &mut Tasks,
     client: &Client,
     config: &Config,
     sources: &MetricSources,
+    watches: &WatchStore,
     (engine, to_webhook): (&Engine, Arc<RwLock<Hints>>),
 ) {
     let Some(metrics) = sources.scaler.clone().filter(|_| config.scaling.hints) else { return };
     let (tell, mut told) = watch::channel(HintsByService::default());
     let (client, counters) = (client.clone(), sources.object_watches.clone());
-    tasks.spawn("watch of hints", async move {
+    let mut follower = watches.follower::<LeanServiceScaler>();
+    tasks.spawn("watch of ServiceScalers", async move {
         let sink = |change| {
+            if let Some(follower) = &mut follower {
+                follower(&change);
+            }
             tell.send_if_modified(|known| known.take(change));
         };
         watch_if_served(client, &counters, |()| {}, sink).await;

@@ -191,6 +191,10 @@ pub(super) fn watch_cluster(
         watch_shared::<LeanStatefulSet>(tasks, (engine, watches), client, sources, health);
         shared.extend([SizingKind::ReplicationController, SizingKind::ReplicaSet, SizingKind::StatefulSet]);
     }
+    if config.scaling.enabled && config.scaling.hints {
+        // See `hints.rs`.
+        shared.insert(SizingKind::ServiceScaler);
+    }
     let (store, client_of, counters) = (watches.clone(), client.clone(), sources.object_watches.clone());
     tasks.spawn("watches of sizing", async move {
         store.follow(client_of, &counters, &shared).await;
