@@ -98,7 +98,7 @@ impl Collector {
     }
 
     /// Adds a request or limit of a known container; others are ignored. Call after all usage is added.
-    pub fn told(&mut self, fact: Fact, told: FactRow<'_>) {
+    pub fn add_fact(&mut self, fact: Fact, told: FactRow<'_>) {
         let (Fact::Request(kind) | Fact::Limit(kind)) = fact else { return };
         self.has_requests = true;
         let Some(pod) = self.pods.get_mut(&*key(told.namespace, told.object)) else { return };
@@ -219,7 +219,7 @@ impl Collector {
         let workload = Workload { namespace: namespace.into(), kind: kind.into(), name: workload.into() };
         let key: Arc<str> = key.into();
         self.store.pod_runs(&key, &workload);
-        let knows_owner = self.owners.knows(namespace, name);
+        let knows_owner = self.owners.has_owner(namespace, name);
         self.pods.insert(key, Pod { workload, guessed, knows_owner, containers: Vec::new() });
     }
 }

@@ -54,7 +54,7 @@ impl OwnerIndex {
     }
 
     /// Returns whether this pod's owner is known, including that it has none.
-    pub fn knows(&self, namespace: &str, pod: &str) -> bool {
+    pub fn has_owner(&self, namespace: &str, pod: &str) -> bool {
         get(&self.pods, namespace, pod).is_some()
     }
 

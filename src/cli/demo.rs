@@ -98,7 +98,7 @@ struct Demo {
 
 async fn run(workload: DemoWorkload, options: &DemoOptions) -> Result<Demo> {
     let progress = ProgressBars::new();
-    progress.say("starting etcd and kube-apiserver");
+    progress.println("starting etcd and kube-apiserver");
     let control_plane = ControlPlane::start(Options::default()).await?;
     let (client, kubeconfig) = (control_plane.client(), control_plane.kubeconfig());
 
@@ -132,7 +132,7 @@ async fn run(workload: DemoWorkload, options: &DemoOptions) -> Result<Demo> {
         await_counts(&observer, &mut berth, at_first, show),
     )?;
 
-    progress.say("adding nodes for the class that waits for them");
+    progress.println("adding nodes for the class that waits for them");
     let late_nodes = Instant::now();
     create(&client, NODES, workload.late_nodes(), |_| {}).await?;
     let at_last = StageCounts { bound: placed_at_once + placed_late, ..at_first };

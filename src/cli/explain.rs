@@ -126,7 +126,7 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
     let complete = dump.bad().is_empty();
     let schedulers = settings.scheduler_names.join(", ");
     if options.what_if {
-        tell_moves(options, &mut dump.into_world(settings), &schedulers)?;
+        print_moves(options, &mut dump.into_world(settings), &schedulers)?;
         return Ok(complete);
     }
     let groups = explain_pods(&mut dump.into_world(settings), &which);
@@ -161,7 +161,7 @@ fn written(write: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>)
 }
 
 /// Prints a few pods whose move makes room.
-fn tell_moves(options: &ExplainOptions, world: &mut World, schedulers: &str) -> Result<(), Failure> {
+fn print_moves(options: &ExplainOptions, world: &mut World, schedulers: &str) -> Result<(), Failure> {
     let subject = subject(options);
     let report = what_if(world, &subject).map_err(|error| Failure::Input(error.into()))?;
     if report.waiting.is_empty() {
@@ -237,8 +237,8 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
         list_objects::<LeanReplicationController>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanReplicaSet>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanStatefulSet>(&client, &mut dump, SPREAD).await;
-        list_ours::<LeanAllocationPolicy>(&client, &mut dump).await;
-        list_ours::<LeanQuota>(&client, &mut dump).await;
+        list_own_kinds::<LeanAllocationPolicy>(&client, &mut dump).await;
+        list_own_kinds::<LeanQuota>(&client, &mut dump).await;
         if options.what_if {
             const MOVES: &str = "moves are advised as if none existed";
             list_objects::<LeanPodDisruptionBudget>(&client, &mut dump, MOVES).await;
@@ -251,7 +251,7 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
 }
 
 /// Lists a kind of berth, whose CRD may be missing in the cluster.
-async fn list_ours<K>(client: &Client, dump: &mut Dump)
+async fn list_own_kinds<K>(client: &Client, dump: &mut Dump)
 where
     K: LeanObject + kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {

@@ -28,7 +28,7 @@ impl ProgressBars {
         ProgressBars { bars: std::io::stderr().is_terminal().then(MultiProgress::new) }
     }
 
-    pub fn say(&self, line: &str) {
+    pub fn println(&self, line: &str) {
         match &self.bars {
             // Above the bars. Errors of a closed terminal are ignored.
             Some(bars) => drop(bars.println(line)),

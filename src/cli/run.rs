@@ -173,16 +173,16 @@ impl Outlet for ToCluster {
         self.reporter.report(report);
     }
 
-    fn tell_allocation(&self, status: GangStatus) {
-        self.allocations.tell(status);
+    fn report_allocation(&self, status: GangStatus) {
+        self.allocations.enqueue(status);
     }
 
-    fn tell_policy(&self, status: PolicyStatus) {
-        self.policies.tell(status);
+    fn report_policy(&self, status: PolicyStatus) {
+        self.policies.enqueue(status);
     }
 
-    fn tell_quota(&self, status: QuotaReport) {
-        self.quotas.tell(status);
+    fn report_quota(&self, status: QuotaReport) {
+        self.quotas.enqueue(status);
     }
 
     fn observe(&self, sample: LatencySample) {
@@ -269,7 +269,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     });
     sink::watch_cluster(&mut tasks, (&engine, &watches), &client, &sources, &health, &config);
     hints::follow(&mut tasks, &client, &config, &sources, &watches, (&engine, hints));
-    keep_time(&mut tasks, &engine, &config);
+    run_timers(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     if let (Some(every), Some(latest)) = (config.fragmentation.every(), &sources.fragmentation) {
         fragmentation::report(&mut tasks, &engine, every, latest.clone());
@@ -473,7 +473,7 @@ async fn agent_ends(threads: &AgentThreads) {
     }
 }
 
-fn keep_time(tasks: &mut Tasks, engine: &Engine, config: &Config) {
+fn run_timers(tasks: &mut Tasks, engine: &Engine, config: &Config) {
     let to = engine.clone();
     tasks.spawn("clock", async move {
         let mut ticks = tokio::time::interval(TICK);

@@ -317,7 +317,7 @@ fn carry_out(options: &SimulateOptions, experiment: &Experiment) -> Result<()> {
     let progress = ProgressBars::new();
     let full = experiment.peak_share();
     if full > 0.9 {
-        progress.say(&format!(
+        progress.println(&format!(
             "the workload's peak takes {:.0} % of the nodes: requests will wait for capacity, and the simulation is slow; \
              give more --nodes",
             full * 100.0
@@ -328,7 +328,7 @@ fn carry_out(options: &SimulateOptions, experiment: &Experiment) -> Result<()> {
     for outcome in &outcomes {
         let DispatchFigures { dispatcher, unplaced, .. } = &outcome.figures;
         if *unplaced > 0 {
-            progress.say(&format!(
+            progress.println(&format!(
                 "{dispatcher}: {unplaced} requests never found a node, and no figure includes them: give more --nodes"
             ));
         }

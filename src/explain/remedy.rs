@@ -94,7 +94,7 @@ fn is_known(found: &[(Cost, Remedy)], shapes: &[Shape]) -> bool {
 
 /// Returns drafts for each rejected node and each side, most promising first.
 fn drafts(world: &mut World, pod: &Pod) -> Vec<Draft> {
-    let (class, standings) = world.ask(pod);
+    let (class, standings) = world.evaluate(pod);
     let mut drafts = Vec::new();
     for (node, standing) in standings {
         let Err(reasons) = standing else {
@@ -131,7 +131,7 @@ pub(super) struct Trial {
 impl Trial {
     /// Runs one round. `None`: not feasible yet. `Some(None)`: no change is known that would help.
     fn round(&mut self, world: &mut World, node: NodeId, side: Side) -> Option<Option<Vec<Arc<str>>>> {
-        let (class, standings) = world.ask(&self.pod);
+        let (class, standings) = world.evaluate(&self.pod);
         let here = standings.iter().find(|(id, _)| *id == node);
         let reasons = match here {
             None => return Some(None),
@@ -168,7 +168,7 @@ impl Trial {
     pub fn objection(&self, world: &mut World, node: NodeId, change: &NodeChange) -> Option<Reasons> {
         let (spec, mut pod) = (wanted(world, &self.pod), self.pod.clone());
         change.apply_to_pod(&mut pod, &spec);
-        let (_, standings) = world.ask(&pod);
+        let (_, standings) = world.evaluate(&pod);
         let here = standings.into_iter().find(|(id, _)| *id == node);
         here.map_or(Some(Reasons::NONE), |(_, standing)| standing.err())
     }

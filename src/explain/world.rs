@@ -104,7 +104,7 @@ impl World {
     }
 
     /// See [`Scheduler::standings`].
-    pub(super) fn ask(&mut self, pod: &Pod) -> (Arc<Class>, Standings) {
+    pub(super) fn evaluate(&mut self, pod: &Pod) -> (Arc<Class>, Standings) {
         self.scheduler.standings(&mut self.agent, pod)
     }
 

@@ -221,7 +221,7 @@ fn follow(
             match term().filter(|_| leads) {
                 None => apply(None),
                 Some(term) => tokio::select! {
-                    () = see_what_is_bound(&engine, &client) => apply(Some(term)),
+                    () = await_known_binds(&engine, &client) => apply(Some(term)),
                     () = lost(leading.clone()) => {}
                 },
             }
@@ -247,7 +247,7 @@ const PAGE_SIZE: u32 = 5_000;
 
 /// Waits until our view contains every bind that was executed before this call: our watch may still lack pods
 /// that the previous leader has bound, and even their creation.
-async fn see_what_is_bound(engine: &Engine, client: &Client) {
+async fn await_known_binds(engine: &Engine, client: &Client) {
     let began = Instant::now();
     while !engine.synced() {
         tokio::time::sleep(LOOK_AGAIN).await;

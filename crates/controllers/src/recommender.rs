@@ -169,20 +169,20 @@ impl Rounds for Recommender {
         let world = match self.look().await {
             Ok(world) => world,
             Err(error) => {
-                self.complaints.say("vpas", "VerticalPodAutoscalers", Err(error.to_string()));
+                self.complaints.record("vpas", "VerticalPodAutoscalers", Err(error.to_string()));
                 metrics.round(false);
                 return;
             }
         };
-        self.complaints.say("vpas", "VerticalPodAutoscalers", Ok(()));
+        self.complaints.record("vpas", "VerticalPodAutoscalers", Ok(()));
         metrics.took("LoadVPAs", began);
         let began = Instant::now();
         self.make_vpas(&world).await;
-        self.forget_what_is_gone(&world);
+        self.drop_deleted(&world);
         self.apply_rules(&world);
         self.learn_past(&world).await;
         self.apply_methods(&world);
-        self.hear_of_evictions(&world).await;
+        self.read_evictions(&world).await;
         self.follow_pods(&world);
         metrics.took("LoadPods", began);
         let began = Instant::now();
@@ -195,7 +195,7 @@ impl Rounds for Recommender {
         if !self.dimensions.is_empty() {
             let began = Instant::now();
             self.measure_dimensions(&world).await;
-            self.tell_dimensions(&world).await;
+            self.publish_dimensions(&world).await;
             metrics.took("Dimensions", began);
         }
         let began = Instant::now();
@@ -243,7 +243,7 @@ impl Complaints {
         self.0.contains_key(topic)
     }
 
-    fn say(&mut self, topic: &str, what: &str, result: Result<(), String>) {
+    fn record(&mut self, topic: &str, what: &str, result: Result<(), String>) {
         match result {
             Ok(()) => {
                 if self.0.remove(topic).is_some() {

@@ -89,7 +89,8 @@ impl Resizer {
                 if accepted.len() >= UNSETTLED_MAX {
                     accepted.clear();
                 }
-                accepted.insert(pod.uid.clone(), Accepted { at: Instant::now(), before: asked(pod) });
+                accepted
+                    .insert(pod.uid.clone(), Accepted { at: Instant::now(), before: wanted_resources(pod) });
                 return Resized::Asked;
             }
             Err(ResizeError::Gone) => Resized::Gone,
@@ -100,7 +101,7 @@ impl Resizer {
                 if unsettled.len() >= UNSETTLED_MAX {
                     unsettled.clear();
                 }
-                unsettled.insert(pod.uid.clone(), Unsettled { growth: grown, before: asked(pod) });
+                unsettled.insert(pod.uid.clone(), Unsettled { growth: grown, before: wanted_resources(pod) });
                 return Resized::Unknown(why);
             }
         };
@@ -112,7 +113,7 @@ impl Resizer {
     fn has_seen_last_resize(&self, pod: &SizedPod) -> bool {
         let mut accepted = self.accepted.lock();
         let Some(last) = accepted.get(&pod.uid) else { return true };
-        if last.before == asked(pod) && last.at.elapsed() < SEEN_WITHIN {
+        if last.before == wanted_resources(pod) && last.at.elapsed() < SEEN_WITHIN {
             return false;
         }
         accepted.remove(&pod.uid);
@@ -122,12 +123,12 @@ impl Resizer {
     fn grow(&self, pod: &SizedPod, more: NodeSize) -> Result<Growth, GrowthError> {
         let unsettled = self.unsettled.lock().remove(&pod.uid);
         // If its requests have changed meanwhile, the charge is correct.
-        let undone = unsettled.filter(|unsettled| unsettled.before == asked(pod));
+        let undone = unsettled.filter(|unsettled| unsettled.before == wanted_resources(pod));
         self.engine.grow_in_place(&pod.uid, undone.as_ref().map(|undone| &undone.growth), more)
     }
 }
 
-fn asked(pod: &SizedPod) -> Vec<Resources> {
+fn wanted_resources(pod: &SizedPod) -> Vec<Resources> {
     pod.containers.iter().map(|container| container.wanted).collect()
 }
 

@@ -165,7 +165,7 @@ impl Scaler {
         }
         let namespaces: BTreeSet<Arc<str>> = services.iter().map(|it| it.namespace.clone()).collect();
         let usage_error = self.read_usage(&namespaces, now).await.err();
-        let others = self.read_others(&namespaces).await;
+        let others = self.read_autoscalers(&namespaces).await;
         let looks = self.look_at(&services, now).await;
         let in_the_way: Vec<_> =
             services.iter().map(|service| in_the_way(service, &services, &others)).collect();
@@ -185,7 +185,7 @@ impl Scaler {
             if !self.place.leadership.decides_in(self.term) {
                 break;
             }
-            self.look_after(service, look, in_the_way, usage_error.as_deref(), now).await;
+            self.scale_service(service, look, in_the_way, usage_error.as_deref(), now).await;
         }
         Ok(())
     }

@@ -249,7 +249,7 @@ impl Updater {
                 tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "resized a pod in place");
                 self.metrics.update("resized");
                 round.resized(candidate);
-                self.resizer.writer.tell(PodEvent::resized(id(pod), &vpa.name)).await;
+                self.resizer.writer.write_event(PodEvent::resized(id(pod), &vpa.name)).await;
                 (UpdateStep::Resize, None)
             }
             Resized::Gone => {
@@ -276,7 +276,7 @@ impl Updater {
                 self.metrics.update("evicted");
                 round.evicted(candidate);
                 self.watches.pods.mark_deleting(pod);
-                self.resizer.writer.tell(PodEvent::evicted(id(pod), &vpa.name)).await;
+                self.resizer.writer.write_event(PodEvent::evicted(id(pod), &vpa.name)).await;
                 UpdateStep::Evict
             }
             Evicted::Gone => {
@@ -318,7 +318,7 @@ impl Updater {
         tally.told += 1;
         known.told.insert(pod.uid.clone(), why);
         let text = detail.map_or_else(|| why.why().to_owned(), |detail| format!("{}: {detail}", why.why()));
-        self.resizer.writer.tell(PodEvent::held(id(pod), &vpa.name, &text)).await;
+        self.resizer.writer.write_event(PodEvent::held(id(pod), &vpa.name, &text)).await;
     }
 }
 

@@ -82,7 +82,7 @@ impl Default for Allocations {
 
 impl Allocations {
     /// Queues a status. Never waits for the network.
-    pub fn tell(&self, status: GangStatus) {
+    pub fn enqueue(&self, status: GangStatus) {
         self.shared.line.lock().push(status);
         self.shared.pushed.notify_one();
     }
@@ -218,7 +218,7 @@ impl Writer<'_> {
 
     /// Sends the event about the phase of an Allocation.
     async fn send_event(&self, status: &GangStatus) {
-        let Some(said) = said(status) else { return };
+        let Some(said) = event_of(status) else { return };
         let name = &status.name;
         let regarding = Regarding {
             api_version: "berth.dev/v1alpha1",
@@ -244,7 +244,7 @@ impl Writer<'_> {
 }
 
 /// Returns type, reason, action and note of the event about this phase.
-fn said(status: &GangStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
+fn event_of(status: &GangStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
     if status.name.kind != AllocationKind::Allocation {
         return None;
     }

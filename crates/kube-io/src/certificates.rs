@@ -100,7 +100,7 @@ impl Rotation {
             tracing::info!(secret = self.secret, expires, "serving HTTPS with the certificate of the Secret");
             *shown = Some(kept.issued.clone());
         }
-        self.tell_webhooks(&kept.issued.authorities).await
+        self.write_ca_bundles(&kept.issued.authorities).await
     }
 
     /// Renews what is due and returns the content of the Secret.
@@ -161,14 +161,14 @@ impl Rotation {
     }
 
     /// Writes `authorities` into the `caBundle`s of the webhook configurations.
-    async fn tell_webhooks(&self, authorities: &str) -> Result<()> {
+    async fn write_ca_bundles(&self, authorities: &str) -> Result<()> {
         let mut told = Ok(());
         for (kind, plural, setting, name) in &self.webhooks {
             if !name.is_empty() {
                 let resource =
                     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), plural);
                 let webhooks: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-                told = told.and(tell(&webhooks, (kind, setting, name), authorities).await);
+                told = told.and(write_ca_bundle(&webhooks, (kind, setting, name), authorities).await);
             }
         }
         told
@@ -187,7 +187,7 @@ impl Rotation {
 
 /// Writes `authorities` into each `caBundle` of a webhook configuration that differs. The tuple is its kind, the setting that
 /// names it, and its name.
-async fn tell(
+async fn write_ca_bundle(
     webhooks: &Api<DynamicObject>,
     (kind, setting, name): (&str, &str, &str),
     authorities: &str,

@@ -16,7 +16,7 @@ use berth_crds::policy::{
 };
 use berth_scheduler::dispatch::MOST_AGENTS;
 use berth_scheduler::objects::{ClusterObject, ObjectKind};
-use berth_scheduler::policy::{Governs, Namespaces, Policy, PolicyStatus, StatusReason, Wishes};
+use berth_scheduler::policy::{Governs, Namespaces, Policy, PolicySettings, PolicyStatus, StatusReason};
 use berth_scheduler::rules::{CellLimit, PlacementSettings, PreferenceOrder};
 
 /// A policy to watch with `Api<LeanAllocationPolicy>`: without its status, which only berth writes.
@@ -48,14 +48,14 @@ impl LeanObject for LeanAllocationPolicy {
 fn read(object: LeanAllocationPolicy, interner: &mut Interner) -> Policy {
     let meta = object.metadata;
     let governs = governs(&object.spec, interner);
-    let wishes = governs.as_ref().map_err(Arc::clone).and_then(|_| wishes(&object.spec));
+    let wishes = governs.as_ref().map_err(Arc::clone).and_then(|_| policy_settings(&object.spec));
     Policy {
         name: meta.name.unwrap_or_default().into(),
         uid: meta.uid.unwrap_or_default().into(),
         generation: meta.generation.unwrap_or_default(),
         created: meta.creation_timestamp.map_or(0, |time| time.0.as_second()),
         governs: governs.unwrap_or_default(),
-        wishes,
+        settings: wishes,
     }
 }
 
@@ -102,7 +102,7 @@ pub(super) fn lean(selector: &NamespaceSelector) -> LeanLabelSelector {
 }
 
 /// Validates the settings again: the API server may have another version of the CRD.
-fn wishes(spec: &AllocationPolicySpec) -> Result<Wishes, Arc<str>> {
+fn policy_settings(spec: &AllocationPolicySpec) -> Result<PolicySettings, Arc<str>> {
     let within = |what: &str, number: Option<i32>, most: i32| match number {
         Some(number) if !(1..=most).contains(&number) => {
             Err(Arc::from(format!("spec.{what} must be 1 to {most}, not {number}")))
@@ -124,7 +124,7 @@ fn wishes(spec: &AllocationPolicySpec) -> Result<Wishes, Arc<str>> {
         Ok::<_, Arc<str>>(CellLimit { cpu, memory, topology_key })
     });
     let memory = within("cacheMemoryMiB", spec.cache_memory_mib, 65_536)?;
-    Ok(Wishes {
+    Ok(PolicySettings {
         packing: spec.packing,
         candidate_width: within("candidateWidth", spec.candidate_width, 1000)?.map(|width| width as usize),
         order: order.transpose()?,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn problem(spec: &str) -> String {
-        policy(spec).wishes.unwrap_err().to_string()
+        policy(spec).settings.unwrap_err().to_string()
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect::<Box<[Arc<str>]>>();
         assert_eq!(policy.governs.schedulers, names(&["a", "b"]));
         assert_eq!(policy.governs.namespaces, Namespaces::Named(names(&["x", "y"])));
-        let wishes = policy.wishes.unwrap();
+        let wishes = policy.settings.unwrap();
         assert_eq!(wishes.packing, Some(Packing::MostAllocated));
         assert_eq!((wishes.candidate_width, wishes.cache_bytes), (Some(5), Some(2 << 20)));
         assert_eq!(wishes.agents, Some(3));
@@ -252,7 +252,7 @@ mod tests {
         for spec in ["{}", r#"{"governs":{}}"#] {
             let policy = policy(spec);
             assert_eq!(policy.governs, Governs::default());
-            assert_eq!(policy.wishes, Ok(Wishes::default()));
+            assert_eq!(policy.settings, Ok(PolicySettings::default()));
         }
     }
 

@@ -257,7 +257,7 @@ mod tests {
             Client::new(service, "default")
         }
 
-        fn arrived(&self) -> usize {
+        fn on_reply(&self) -> usize {
             self.arrived.lock().len()
         }
     }
@@ -294,7 +294,7 @@ mod tests {
             let (reporter, server) = (Reporter::new(), Server::new(0, []));
             (0..50).for_each(|index| reporter.report(failed(format!("p{index}"))));
             run_for(&reporter, &server, &AtomicUsize::new(binds), Duration::from_secs(1)).await;
-            assert_eq!(server.arrived(), in_flight, "with {binds} binds pending");
+            assert_eq!(server.on_reply(), in_flight, "with {binds} binds pending");
         }
     }
 
@@ -305,11 +305,11 @@ mod tests {
         let pending = AtomicUsize::new(1);
         let binds_end = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert_eq!(server.arrived(), 1);
+            assert_eq!(server.on_reply(), 1);
             pending.store(0, Ordering::Relaxed);
         };
         tokio::join!(run_for(&reporter, &server, &pending, Duration::from_secs(2)), binds_end);
-        assert_eq!(server.arrived(), 16);
+        assert_eq!(server.on_reply(), 16);
     }
 
     #[tokio::test(start_paused = true)]
@@ -327,7 +327,7 @@ mod tests {
             let (reporter, server) = (Reporter::new(), Server::new(100, answers));
             reporter.report(failed("p".into()));
             run_for(&reporter, &server, &AtomicUsize::new(0), Duration::from_secs(120)).await;
-            assert_eq!((server.arrived(), reporter.dropped()), (attempts, 1));
+            assert_eq!((server.on_reply(), reporter.dropped()), (attempts, 1));
         }
     }
 
@@ -341,7 +341,7 @@ mod tests {
         };
         let pending = AtomicUsize::new(0);
         tokio::join!(run_for(&reporter, &server, &pending, Duration::from_secs(60)), placed);
-        assert_eq!((server.arrived(), reporter.dropped()), (1, 0));
+        assert_eq!((server.on_reply(), reporter.dropped()), (1, 0));
     }
 
     #[tokio::test(start_paused = true)]

@@ -56,7 +56,7 @@ impl<T> Default for StatusWriter<T> {
 
 impl<T: ObjectStatus> StatusWriter<T> {
     /// Queues a status. Never blocks. It replaces an earlier one of the same object.
-    pub fn tell(&self, status: T) {
+    pub fn enqueue(&self, status: T) {
         let mut latest = self.shared.latest.lock();
         if latest.len() >= MOST_WAITING && !latest.contains_key(status.name()) {
             tracing::warn!(kind = kind::<T>(), name = %status.name(), "too many statuses are waiting: dropped one");
@@ -164,7 +164,7 @@ mod tests {
             async move { Response::builder().status(code).body(Body::from(policy.to_string().into_bytes())) }
         });
         let writer = StatusWriter::default();
-        writer.tell(PolicyStatus {
+        writer.enqueue(PolicyStatus {
             name: "p".into(),
             uid: uid.into(),
             observed_generation: 1,

@@ -87,7 +87,7 @@ pub struct HeldVolumes {
 
 impl HeldVolumes {
     /// Returns whether any of the volumes counts on the node: disks or attached volumes.
-    pub fn takes_something(&self) -> bool {
+    pub fn uses_node_volumes(&self) -> bool {
         !self.attached.is_empty() || !self.disks.is_empty()
     }
 }

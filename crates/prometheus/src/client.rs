@@ -145,7 +145,7 @@ impl PrometheusClient {
 
     /// Sends a query until the status is 200, and returns when the response begins, which is when Prometheus has evaluated the query.
     /// Retries at most four times, and only errors that may pass.
-    pub async fn ask(&self, query: &str, when: When) -> Result<Response, Failure> {
+    pub async fn query(&self, query: &str, when: When) -> Result<Response, Failure> {
         let mut pause = self.patience.first_pause;
         for tries in 1.. {
             match self.try_once(query, when, tries).await? {
@@ -311,7 +311,7 @@ impl PrometheusClient {
         struct Element {
             value: (f64, String),
         }
-        let mut response = self.ask(query, When::At(at)).await.map_err(|failure| match failure {
+        let mut response = self.query(query, When::At(at)).await.map_err(|failure| match failure {
             Failure::Other(error) => error,
             Failure::TooMuch(said) => SourceError::TooMuch { url: self.url(), said },
         })?;

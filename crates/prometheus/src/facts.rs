@@ -121,7 +121,7 @@ impl PrometheusSource {
         for group in groups(namespaces) {
             let query = fact.query(client.config(), &group);
             let response =
-                client.ask(&query, When::At(now.as_second())).await.map_err(|failure| match failure {
+                client.query(&query, When::At(now.as_second())).await.map_err(|failure| match failure {
                     Failure::Other(error) => error,
                     Failure::TooMuch(said) => SourceError::TooMuch { url: client.url(), said },
                 })?;

@@ -294,7 +294,7 @@ impl PrometheusSource {
     fn send<M: Measure>(&self, job: &Job<M>, labels: &LabelNames) -> Request {
         let (query, when) = (self.query(job, labels), job.when);
         let shared = self.shared.clone();
-        Request(tokio::spawn(async move { shared.client.ask(&query, when).await }))
+        Request(tokio::spawn(async move { shared.client.query(&query, when).await }))
     }
 }
 

@@ -64,7 +64,7 @@ impl Class {
 
     /// Returns whether the arrival of a pod like this may make nodes valid for the class: it matches the class's
     /// required affinity, or makes the emptiest domain of its spread less empty.
-    pub fn welcomes(&self, pod: &Identity) -> bool {
+    pub fn waits_for(&self, pod: &Identity) -> bool {
         let required = &self.spec.pod_affinity.required;
         let hard = self.spec.spread.constraints.iter().filter(|constraint| constraint.hard);
         required.iter().any(|term| term.selector.matches(pod))

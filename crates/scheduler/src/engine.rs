@@ -53,11 +53,11 @@ pub trait Outlet: Send + Sync + 'static {
     fn nominate(&self, pod: PodRef, node: Option<Arc<str>>, term: u64);
     fn report(&self, report: PodReport);
     /// Writes the status of an allocation.
-    fn tell_allocation(&self, status: GangStatus);
+    fn report_allocation(&self, status: GangStatus);
     /// Writes the status of a policy: whether it is in force.
-    fn tell_policy(&self, status: PolicyStatus);
+    fn report_policy(&self, status: PolicyStatus);
     /// Writes the status of a quota: its usage.
-    fn tell_quota(&self, status: QuotaReport);
+    fn report_quota(&self, status: QuotaReport);
     fn observe(&self, sample: LatencySample);
 }
 
@@ -204,9 +204,9 @@ impl Shared {
                 Action::Evict(eviction) => self.outlet.evict(*eviction, term),
                 Action::Nominate { pod, node } => self.outlet.nominate(pod, node, term),
                 Action::Report(report) => self.outlet.report(report),
-                Action::TellAllocation(status) => self.outlet.tell_allocation(*status),
-                Action::TellPolicy(status) => self.outlet.tell_policy(*status),
-                Action::TellQuota(status) => self.outlet.tell_quota(*status),
+                Action::TellAllocation(status) => self.outlet.report_allocation(*status),
+                Action::TellPolicy(status) => self.outlet.report_policy(*status),
+                Action::TellQuota(status) => self.outlet.report_quota(*status),
                 Action::Observe(sample) => self.outlet.observe(sample),
                 Action::WakeAgent(agent) => self.agents[agent].raise(),
             }
@@ -235,7 +235,7 @@ impl AgentThread {
                 None => shared.with(|scheduler, now| self.take(scheduler, now)),
             };
             if work.is_none() && !shared.agents[self.index].wait(IDLE_LOOK) {
-                self.look_after_caches();
+                self.maintain_caches();
             }
         }
     }
@@ -287,7 +287,7 @@ impl AgentThread {
     }
 
     /// Idle work: expires old cache entries and repairs outdated lists until the agent is signalled.
-    fn look_after_caches(&mut self) {
+    fn maintain_caches(&mut self) {
         let shared = self.shared.clone();
         let signal = &shared.agents[self.index];
         self.agent.expire(shared.started.elapsed());

@@ -197,7 +197,10 @@ fn fresh_agent(inventory: &Inventory) -> Agent {
 }
 
 /// Checks I6: the reported conditions are the expected ones. Both maps are keyed by uid.
-pub fn told(expected: &HashMap<Arc<str>, String>, told: &HashMap<Arc<str>, Arc<str>>) -> Checked {
+pub fn reported_conditions(
+    expected: &HashMap<Arc<str>, String>,
+    told: &HashMap<Arc<str>, Arc<str>>,
+) -> Checked {
     let mut uids: Vec<_> = expected.keys().collect();
     uids.sort();
     for uid in uids {

@@ -20,9 +20,9 @@ impl Outlet for Nowhere {
     fn evict(&self, _: Eviction, _: u64) {}
     fn nominate(&self, _: PodRef, _: Option<Arc<str>>, _: u64) {}
     fn report(&self, _: PodReport) {}
-    fn tell_allocation(&self, _: GangStatus) {}
-    fn tell_policy(&self, _: PolicyStatus) {}
-    fn tell_quota(&self, _: QuotaReport) {}
+    fn report_allocation(&self, _: GangStatus) {}
+    fn report_policy(&self, _: PolicyStatus) {}
+    fn report_quota(&self, _: QuotaReport) {}
     fn observe(&self, _: LatencySample) {}
 }
 

@@ -62,7 +62,7 @@ impl Forward {
     }
 
     /// Returns the term in which this process leads, if it does.
-    pub fn ours(&self) -> Option<u64> {
+    pub fn own_term(&self) -> Option<u64> {
         (self.shared.ours)()
     }
 

@@ -168,7 +168,7 @@ impl Measure {
     }
 
     /// Records the arrival of a request, queued for this agent.
-    pub fn arrived(&mut self, index: u32, class: &Arc<Class>, agent: Option<usize>, now: Duration) {
+    pub fn record_arrival(&mut self, index: u32, class: &Arc<Class>, agent: Option<usize>, now: Duration) {
         self.slice_at(now).arrived += 1.0;
         self.waiting += 1;
         let factor = self.request_factor(class, u64::from(index));

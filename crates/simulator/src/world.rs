@@ -229,7 +229,7 @@ impl<'a> World<'a> {
         let class = self.scheduler.class_of(&pod);
         self.scheduler.apply_pod(pod, self.now);
         let agent = self.scheduler.agent_of(&uid);
-        self.measure.arrived(index, &class, agent, self.now);
+        self.measure.record_arrival(index, &class, agent, self.now);
         self.act();
     }
 
@@ -253,7 +253,7 @@ impl<'a> World<'a> {
             }
             Event::Tick => {
                 self.scheduler.tick(self.now);
-                self.look_after_caches();
+                self.maintain_caches();
                 if more_arrive || !self.waiting.is_empty() {
                     self.schedule(self.now + self.setup.tick(), Event::Tick);
                 }
@@ -263,7 +263,7 @@ impl<'a> World<'a> {
     }
 
     /// Lets idle agents maintain their caches.
-    fn look_after_caches(&mut self) {
+    fn maintain_caches(&mut self) {
         for (at, worker) in self.workers.iter_mut().enumerate() {
             if worker.doing.is_none() {
                 worker.agent.catch_up(self.scheduler.inventory());

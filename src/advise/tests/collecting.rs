@@ -36,7 +36,7 @@ fn collector(told: &[(Fact, &str, &str)]) -> Collector {
 }
 
 fn tell(collector: &mut Collector, fact: Fact, object: &str, about: &str, value: f64) {
-    collector.told(fact, FactRow { namespace: "shop", object, about, value });
+    collector.add_fact(fact, FactRow { namespace: "shop", object, about, value });
 }
 
 #[test]

@@ -52,7 +52,9 @@ fn the_top_of_the_chain_of_owners_is_the_workload() {
     for (pod, kind, name) in cases {
         assert_eq!(owners.workload("n", pod), found(kind, name, false), "{pod}");
     }
-    assert!(owners.knows("n", "shell") && !owners.knows("n", "nobody") && !owners.knows("m", "shell"));
+    assert!(
+        owners.has_owner("n", "shell") && !owners.has_owner("n", "nobody") && !owners.has_owner("m", "shell")
+    );
     // The same names in another namespace do not match.
     assert_eq!(owners.workload("m", "db-0"), found("StatefulSet", "db", true));
 }

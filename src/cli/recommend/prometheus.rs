@@ -70,7 +70,7 @@ async fn report(asked: &mut PrometheusQueries<'_>) -> Result<AdviceReport, Failu
         asked.notes.push(format!("skipped {refused} samples that are negative or in the future"));
     }
     for fact in [Fact::Request, Fact::Limit].into_iter().flat_map(|fact| UsageKind::ALL.map(fact)) {
-        asked.facts(fact, &mut collector, |collector, told| collector.told(fact, told)).await;
+        asked.facts(fact, &mut collector, |collector, told| collector.add_fact(fact, told)).await;
     }
     if !collector.has_requests() {
         asked.notes.push(
@@ -85,7 +85,7 @@ async fn report(asked: &mut PrometheusQueries<'_>) -> Result<AdviceReport, Failu
         severity_min: options.min_severity,
     };
     let (advice, left) = collector.advice(choice);
-    asked.tell_of(left);
+    asked.report_left_out(left);
     Ok(AdviceReport {
         source: options.prometheus.clone().unwrap_or_default(),
         at: Timestamp::from_second(asked.now.as_second()).unwrap_or(asked.now).to_string(),
@@ -162,7 +162,7 @@ impl<'a> PrometheusQueries<'a> {
             }
         }
         if summary.samples == 0 {
-            return Err(Failure::Other(self.why_nothing().await?));
+            return Err(Failure::Other(self.explain_no_samples().await?));
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ impl<'a> PrometheusQueries<'a> {
         }
     }
 
-    fn tell_of(&mut self, left: Left) {
+    fn report_left_out(&mut self, left: Left) {
         let Left { ended, less_severe } = left;
         if ended > 0 {
             self.notes.push(format!("{ended} containers that no longer run are hidden; --all shows them"));
@@ -187,7 +187,7 @@ impl<'a> PrometheusQueries<'a> {
         }
     }
 
-    async fn why_nothing(&self) -> Result<anyhow::Error, Failure> {
+    async fn explain_no_samples(&self) -> Result<anyhow::Error, Failure> {
         let config = config(self.options);
         let (metric, url, history) = (&config.memory_metric, &config.url, shown(self.options.history));
         Ok(match self.source.missing(self.now).await.map_err(failure)? {

@@ -67,7 +67,7 @@ pub(super) fn routes(
         .then(|| Arc::new(Guard::new(engine.clone(), reader, histograms.clone(), forward, &config.guard)));
     if let Some(guard) = guard.clone() {
         let (store, client) = (store.clone(), Client::try_from(cluster.clone())?);
-        tasks.spawn("held room", async move { guard.look_after_holds(store, client).await });
+        tasks.spawn("held room", async move { guard.maintain_holds(store, client).await });
     }
     let (metrics, health) = (Metrics::new(histograms, sources.clone()), health.clone());
     let fragmentation = sources.fragmentation.clone();

@@ -38,7 +38,7 @@ fn is_scheduled(mut status: GangStatus) -> GangStatus {
 /// Writes until no update is pending.
 async fn write(control_plane: &ControlPlane, allocations: &Allocations, status: &GangStatus) {
     let client = without_retries(control_plane.config()).expect("a client");
-    allocations.tell(status.clone());
+    allocations.enqueue(status.clone());
     allocations.run(client, "host", std::future::ready(()), SOON).await;
     assert_eq!((allocations.waiting(), allocations.dropped()), (0, 0));
 }

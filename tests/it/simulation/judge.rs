@@ -167,7 +167,7 @@ impl Sim {
                 false => (uid, text),
             })
             .collect();
-        invariants::told(&expected, &conditions).map_err(said("conditions"))?;
+        invariants::reported_conditions(&expected, &conditions).map_err(said("conditions"))?;
         for process in &self.processes {
             let stats = process.scheduler.stats();
             for (what, n) in [

@@ -36,11 +36,11 @@ impl RecommenderContext {
 
 impl Recommender {
     /// Returns the namespaces that request VPAs; `None` if disabled or currently unknown.
-    pub(super) async fn asking_namespaces(&mut self) -> Option<CreationRequests> {
+    pub(super) async fn opted_in_namespaces(&mut self) -> Option<CreationRequests> {
         let label = self.place.label()?;
         let found = self.place.api.namespaces_with(&label).await;
         let read = found.as_ref().map(drop).map_err(ToString::to_string);
-        self.complaints.say("namespaces", "the labels of namespaces", read);
+        self.complaints.record("namespaces", "the labels of namespaces", read);
         let mut namespaces = found.ok()?;
         namespaces.retain(|namespace| self.place.config.covers(namespace));
         Some(CreationRequests { namespaces, candidates: BTreeMap::new() })

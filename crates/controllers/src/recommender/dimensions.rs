@@ -233,7 +233,7 @@ impl Recommender {
         if is_read {
             tracing::info!(dimension = %self.dimensions.name(place), samples = tally.taken, "history loaded");
         }
-        self.complaints.say(&topic, &what, said);
+        self.complaints.record(&topic, &what, said);
     }
 
     async fn read_latest(
@@ -265,7 +265,7 @@ impl Recommender {
             Ok(_) => Ok(()),
             Err(error) => Err(with_causes(&error)),
         };
-        self.complaints.say(&format!("dimension {name}"), &format!("the dimension {name}"), said);
+        self.complaints.record(&format!("dimension {name}"), &format!("the dimension {name}"), said);
     }
 
     fn count_reading(&self, place: usize, read: &Result<ReadSummary, SourceError>, tally: &Tally) {
@@ -279,7 +279,7 @@ impl Recommender {
     }
 
     /// Writes changed usage into the annotations of VPAs.
-    pub(super) async fn tell_dimensions(&mut self, world: &World) {
+    pub(super) async fn publish_dimensions(&mut self, world: &World) {
         let mut due = Vec::new();
         for target in &world.targets {
             let vpa = &target.vpa;

@@ -30,7 +30,7 @@ enum Whose {
 
 impl Recommender {
     /// Counts evictions. To be called before ended pods are forgotten: an evicted pod has ended.
-    pub(super) async fn hear_of_evictions(&mut self, world: &World) {
+    pub(super) async fn read_evictions(&mut self, world: &World) {
         let namespaces: BTreeSet<Arc<str>> = self.known.values().map(|of| of.namespace.clone()).collect();
         let (mut heard, mut result) = (Heard::new(), Ok(()));
         let mut look_ups = LOOKED_UP_MAX;
@@ -59,7 +59,7 @@ impl Recommender {
             }
         }
         self.heard = heard;
-        self.complaints.say("events", "the evictions of pods", result);
+        self.complaints.record("events", "the evictions of pods", result);
     }
 
     fn knows_past(&self, world: &World, namespace: &Arc<str>) -> bool {
@@ -80,7 +80,7 @@ impl Recommender {
         let mut heard = BTreeSet::new();
         for eviction in evictions {
             if !before.contains(&eviction.uid) {
-                match self.whose(namespace, &eviction, look_ups).await {
+                match self.attribute(namespace, &eviction, look_ups).await {
                     Whose::Ours(workload) => self.count_eviction(world, &workload, &eviction),
                     Whose::Nobodys => {}
                     Whose::Later => continue,
@@ -93,7 +93,7 @@ impl Recommender {
 
     /// Returns the workload of an evicted pod. A pod that ran in the last round is known. For other pods the
     /// owner is read; if the pod is deleted, the name of the pod decides.
-    async fn whose(
+    async fn attribute(
         &mut self,
         namespace: &Arc<str>,
         eviction: &PressureEviction,

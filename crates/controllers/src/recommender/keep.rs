@@ -198,7 +198,7 @@ impl Recommender {
             listed = listed.and(list.map_err(|error| error.to_string()));
         }
         let failed = listed.is_err();
-        self.complaints.say("checkpoints", "checkpoints", listed);
+        self.complaints.record("checkpoints", "checkpoints", listed);
         if failed {
             return;
         }

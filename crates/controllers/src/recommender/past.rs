@@ -65,7 +65,7 @@ impl Recommender {
             let listed = listed.await.map_err(|error| error.to_string());
             let topic = format!("checkpoints of {namespace}");
             let failed = listed.is_err();
-            self.complaints.say(&topic, &topic, listed);
+            self.complaints.record(&topic, &topic, listed);
             if failed {
                 continue;
             }
@@ -162,6 +162,6 @@ impl Recommender {
             );
         }
         let read = read.map(drop).map_err(|error| berth_model::with_causes(&error));
-        self.complaints.say("history", "the history of usage", read);
+        self.complaints.record("history", "the history of usage", read);
     }
 }

@@ -91,7 +91,7 @@ impl Recommender {
             true => self.read_prometheus(world, &namespaces, &by_name).await,
             false => self.read_metrics_api(world, &namespaces, &by_name).await,
         };
-        self.complaints.say("samples", "the usage of containers", taken);
+        self.complaints.record("samples", "the usage of containers", taken);
     }
 
     async fn read_prometheus(

@@ -91,7 +91,7 @@ impl Recommender {
         // Workloads whose VPA is currently unknown are still followed.
         wanted.extend(targets.iter().filter_map(|target| self.known.get(&target.vpa.uid)).cloned());
         let namespaces: BTreeSet<&Arc<str>> = wanted.iter().map(|workload| &workload.namespace).collect();
-        let mut asked = self.asking_namespaces().await;
+        let mut asked = self.opted_in_namespaces().await;
         let asking: BTreeSet<Arc<str>> = asked.iter().flat_map(|it| &it.namespaces).cloned().collect();
         self.place.watches.pods.listed().await;
         let mut pods = BTreeMap::new();
@@ -100,10 +100,10 @@ impl Recommender {
             let asked = asked.as_mut().filter(|asked| asked.namespaces.contains(namespace));
             match self.owned_pods(namespace, &wanted, asked).await {
                 Ok(owned) => {
-                    self.complaints.say(&topic, &topic, Ok(()));
+                    self.complaints.record(&topic, &topic, Ok(()));
                     pods.insert(namespace.clone(), owned);
                 }
-                Err(error) => self.complaints.say(&topic, &topic, Err(error.to_string())),
+                Err(error) => self.complaints.record(&topic, &topic, Err(error.to_string())),
             }
         }
         Ok(World { targets, others, asked, pods })
@@ -122,7 +122,7 @@ impl Recommender {
         let found = self.owners.top(&vpa.namespace, target).await;
         let topic = format!("the target of {}/{}", vpa.namespace, vpa.name);
         let read = found.as_ref().map(drop).map_err(ToString::to_string);
-        self.complaints.say(&topic, &topic, read);
+        self.complaints.record(&topic, &topic, read);
         let top = match found {
             Err(_) => return State::Unknown,
             Ok(TopOwner::Missing) => {
@@ -176,7 +176,7 @@ impl Recommender {
     }
 
     /// Drops workloads that no VPA of this recommender names any more, and deleted VPAs.
-    pub(super) fn forget_what_is_gone(&mut self, world: &World) {
+    pub(super) fn drop_deleted(&mut self, world: &World) {
         let named: BTreeSet<Workload> =
             world.targets.iter().filter_map(|target| target.vpa.workload()).collect();
         let gone: Vec<Workload> =
@@ -205,7 +205,7 @@ impl Recommender {
                 Some(Err(error)) => (None, Err(error.to_string())),
             };
             let what = format!("the annotation berth.dev/estimator of {}/{}", vpa.namespace, vpa.name);
-            self.complaints.say(&topic, &what, said);
+            self.complaints.record(&topic, &what, said);
             let containers: Vec<_> = self.store.containers(workload).map(|(name, _)| name.clone()).collect();
             for container in containers {
                 self.store.set_method(workload, &container, method);

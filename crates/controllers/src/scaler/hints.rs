@@ -89,7 +89,7 @@ impl Affinity {
     }
 
     /// Updates the hints from the correlations, in the format of the statuses.
-    fn tell(&mut self, seen: &[(Arc<str>, &ScaledService, &ServiceObservation)]) {
+    fn update_hints(&mut self, seen: &[(Arc<str>, &ScaledService, &ServiceObservation)]) {
         let hints = self.correlations.hints();
         let about: BTreeSet<&Arc<str>> = hints.iter().map(|hint| &hint.other).collect();
         self.selectors.retain(|name, _| about.contains(name));
@@ -198,7 +198,7 @@ impl Scaler {
             Ok(_) => {}
             Err(error) => return tracing::warn!(%error, "services are not compared"),
         }
-        affinity.tell(&seen);
+        affinity.update_hints(&seen);
     }
 }
 
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(found(), [of_db, Vec::new(), of_web]);
         // Nothing was compared yet: the hints stay the same, with the known selectors.
         let before = found();
-        affinity.tell(&[]);
+        affinity.update_hints(&[]);
         assert_eq!(services.iter().map(|it| affinity.of(it)).collect::<Vec<_>>(), before);
     }
 }

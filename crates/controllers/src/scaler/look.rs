@@ -49,7 +49,7 @@ impl Scaler {
     }
 
     /// Reads the other autoscalers of these namespaces.
-    pub(super) async fn read_others(
+    pub(super) async fn read_autoscalers(
         &self,
         namespaces: &BTreeSet<Arc<str>>,
     ) -> BTreeMap<Arc<str>, Result<Vec<Other>, String>> {
@@ -60,7 +60,7 @@ impl Scaler {
         };
         let vpas = &vpas;
         let of = |namespace: Arc<str>| async move {
-            let others = match (api.others_that_scale(&namespace).await, vpas) {
+            let others = match (api.autoscalers(&namespace).await, vpas) {
                 (Err(error), _) => Err(error.to_string()),
                 (_, Err(error)) => Err(error.to_string()),
                 (Ok(mut others), Ok(vpas)) => {

@@ -131,7 +131,7 @@ impl Remembered {
                 memory: samples(MeasuredKind::Memory),
                 estimate: estimates.get(name).copied().unwrap_or_default(),
                 oom_kills: kills.get(name).copied().unwrap_or(0),
-                unheard: unheard((&service.namespace, name), &pods, windows, now_s),
+                unheard: pods_without_samples((&service.namespace, name), &pods, windows, now_s),
             }
         });
         let seen = Observation {
@@ -143,7 +143,7 @@ impl Remembered {
             frozen: others.replicas.clone(),
         };
         let decision = decide(&settings, &mut self.memory, &seen, now_s);
-        self.history.tidy(now_s);
+        self.history.clamp_to_past(now_s);
         let allowed = plan.behavior.allow(&self.history, now_s, replicas, decision.replicas);
         // The replicas that are set count; `act` records when they were changed.
         self.memory.replicas = (replicas > 0).then_some(replicas);
@@ -270,7 +270,7 @@ fn only(size: Size, ours: PerResource<bool>) -> Size {
 }
 
 /// Returns the number of ready pods with a container that has no recent sample.
-fn unheard(
+fn pods_without_samples(
     (namespace, name): (&str, &str),
     pods: &[&SizedPod],
     windows: &Windows,

@@ -41,7 +41,7 @@ struct ServiceReport {
 
 impl Scaler {
     /// Reads the data of a service, decides, acts, and reports. `in_the_way`: its other controllers.
-    pub(super) async fn look_after(
+    pub(super) async fn scale_service(
         &mut self,
         service: &ScaledService,
         look: Result<ServiceObservation, String>,
@@ -71,11 +71,11 @@ impl Scaler {
         };
         (told.selector, told.hints) = (selector, hints);
         *self.standings.entry(told.active.1).or_default() += 1;
-        self.tell(service, &mut remembered, told, now).await;
+        self.report(service, &mut remembered, told, now).await;
         self.remembered.insert(uid, remembered);
     }
 
-    async fn tell(
+    async fn report(
         &self,
         service: &ScaledService,
         remembered: &mut Remembered,
@@ -101,7 +101,7 @@ impl Scaler {
             let time = now.saturating_add(SignedDuration::from_micros(at as i64)).unwrap_or(now);
             let event = (time, &*self.place.instance);
             self.place.metrics.change(change.reason());
-            if let Err(error) = api.tell_change(service, *change, note, event).await {
+            if let Err(error) = api.write_event_of(service, *change, note, event).await {
                 tracing::warn!(scaler = &*service.name, %error, "cannot write an event");
             }
         }

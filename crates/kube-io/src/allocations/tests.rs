@@ -206,7 +206,7 @@ impl Server {
     /// Writes statuses until none is left.
     async fn write(&self, allocations: &Allocations, statuses: &[GangStatus]) -> Vec<String> {
         for status in statuses {
-            allocations.tell(status.clone());
+            allocations.enqueue(status.clone());
         }
         allocations.run(self.client(), "host", std::future::ready(()), Duration::from_secs(60)).await;
         std::mem::take(&mut self.requests.lock())

@@ -107,7 +107,7 @@ impl PodWriter {
     }
 
     /// Writes an event about a pod, once: events are not essential.
-    pub async fn tell(&self, event: PodEvent<'_>) {
+    pub async fn write_event(&self, event: PodEvent<'_>) {
         if !is_name(event.pod.namespace) {
             return;
         }

@@ -150,7 +150,7 @@ impl Recommending {
     ///
     /// # Errors
     /// When a list fails.
-    pub async fn others_that_scale(&self, namespace: &str) -> Result<Vec<Other>, ApiError> {
+    pub async fn autoscalers(&self, namespace: &str) -> Result<Vec<Other>, ApiError> {
         let mut others = Vec::new();
         for (prefix, plural, kind) in OTHERS {
             let path = format!("{prefix}/namespaces/{namespace}/{plural}");
@@ -186,7 +186,7 @@ impl Recommending {
     ///
     /// # Errors
     /// When it was not sent.
-    pub async fn tell_change(
+    pub async fn write_event_of(
         &self,
         service: &ScaledService,
         change: ScalerChange,

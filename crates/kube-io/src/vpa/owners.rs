@@ -179,7 +179,7 @@ impl OwnerResolver {
     }
 
     /// Returns the cached answer about an owner, if it is recent enough.
-    fn known(&mut self, namespace: &Arc<str>, owner: &OwnerRef) -> Option<OwnerLookup> {
+    fn cached(&mut self, namespace: &Arc<str>, owner: &OwnerRef) -> Option<OwnerLookup> {
         let round = self.round;
         let known = self.seen.get_mut(&(namespace.clone(), owner.clone()))?;
         let is_fresh = match known.look {
@@ -194,10 +194,10 @@ impl OwnerResolver {
 
     async fn look(&mut self, namespace: &Arc<str>, owner: &OwnerRef) -> Result<OwnerLookup, ApiError> {
         // An owner that the watches do not show may be newer than they are.
-        if let Some(known) = self.watched(namespace, owner).or_else(|| self.known(namespace, owner)) {
+        if let Some(known) = self.watched(namespace, owner).or_else(|| self.cached(namespace, owner)) {
             return Ok(known);
         }
-        let look = match self.ask(namespace, owner).await {
+        let look = match self.request(namespace, owner).await {
             Ok(look) => look,
             Err(ApiError::NotFound(_)) => OwnerLookup::Missing,
             Err(ApiError::Forbidden(message)) => OwnerLookup::Unsupported(message),
@@ -208,11 +208,11 @@ impl OwnerResolver {
         Ok(look)
     }
 
-    async fn ask(&mut self, namespace: &str, owner: &OwnerRef) -> Result<OwnerLookup, ApiError> {
+    async fn request(&mut self, namespace: &str, owner: &OwnerRef) -> Result<OwnerLookup, ApiError> {
         if !is_name(&owner.name) {
             return Ok(OwnerLookup::Missing);
         }
-        let Some(folder) = built_in(owner) else { return self.ask_scale(namespace, owner).await };
+        let Some(folder) = built_in(owner) else { return self.request_scale(namespace, owner).await };
         let (prefix, plural) = folder;
         let path = format!("{prefix}/namespaces/{namespace}/{plural}/{}", owner.name);
         let metadata = self.api.metadata(&path, METADATA).await?;
@@ -229,7 +229,7 @@ impl OwnerResolver {
     }
 
     /// Looks up an owner of a custom kind. If it has a `/scale`, it is the top of its chain.
-    async fn ask_scale(&mut self, namespace: &str, owner: &OwnerRef) -> Result<OwnerLookup, ApiError> {
+    async fn request_scale(&mut self, namespace: &str, owner: &OwnerRef) -> Result<OwnerLookup, ApiError> {
         let Some((group, version)) = owner.api_version.split_once('/') else {
             return Ok(OwnerLookup::Unsupported(format!("{} has no /scale", owner.kind)));
         };

@@ -225,13 +225,13 @@ impl<'a> Round<'a> {
 
     /// Returns the action when the API server refused the resize.
     pub fn refused(&mut self, candidate: &UpdateCandidate) -> UpdateStep {
-        self.note_asked(candidate);
+        self.note_requested(candidate);
         self.instead(candidate, Hold::Refused)
     }
 
     /// Records that the pod's resize was accepted.
     pub fn resized(&mut self, candidate: &UpdateCandidate) {
-        self.note_asked(candidate);
+        self.note_requested(candidate);
         self.note_disturbed(candidate);
     }
 
@@ -247,7 +247,7 @@ impl<'a> Round<'a> {
         self.memory.vpa(&self.vpa.uid).refused = Some(self.now);
     }
 
-    fn note_asked(&mut self, candidate: &UpdateCandidate) {
+    fn note_requested(&mut self, candidate: &UpdateCandidate) {
         let (pods, now) = (self.pods, self.now);
         let known = self.memory.pod(&pods[candidate.pod].uid);
         (known.asked, known.without_room) = (Some(now), None);

@@ -48,7 +48,7 @@ pub fn propose<N: IntoIterator<Item = NodeSize>>(
         .collect();
     let mut proposal = Proposal::default();
     for (name, aggregate, controlled) in &wanted {
-        let controlled = known(aggregate, *controlled, settings.strict_upstream);
+        let controlled = sampled_resources(aggregate, *controlled, settings.strict_upstream);
         // Without any sample, the floor would be a guess and not a recommendation.
         if aggregate.cpu.is_empty() && aggregate.memory.is_empty() {
             continue;
@@ -65,7 +65,7 @@ pub fn propose<N: IntoIterator<Item = NodeSize>>(
     }
     let mut policy = vpa.post_policy(max_allowed);
     post::process(&mut proposal.recommendations, &policy);
-    let others = requests_of_others(&proposal.recommendations, running);
+    let others = requests_of_other_containers(&proposal.recommendations, running);
     let sum = |of: fn(&OptionalAmounts) -> Option<Amount>| {
         proposal.recommendations.iter().filter_map(|it| of(&it.target)).fold(0, Amount::saturating_add)
     };
@@ -129,7 +129,7 @@ fn resize(
 }
 
 /// Limits `controlled` to resources with samples. Upstream recommends its floor for a resource without samples.
-fn known(aggregate: &Aggregate, controlled: Controlled, strict_upstream: bool) -> Controlled {
+fn sampled_resources(aggregate: &Aggregate, controlled: Controlled, strict_upstream: bool) -> Controlled {
     let has = PerResource { cpu: !aggregate.cpu.is_empty(), memory: !aggregate.memory.is_empty() };
     controlled.zip(has).map(|(controlled, has)| controlled && (has || strict_upstream))
 }
@@ -143,7 +143,7 @@ fn is_low(aggregate: &Aggregate, settings: &RecommenderSettings) -> bool {
 }
 
 /// Sums the requests that containers keep because they get no recommendation for them.
-fn requests_of_others(recommendations: &[Recommendation], running: &Requests) -> NodeSize {
+fn requests_of_other_containers(recommendations: &[Recommendation], running: &Requests) -> NodeSize {
     let mut others = NodeSize::default();
     for (name, requests) in running {
         let target = recommendations.iter().find(|it| it.container == *name).map(|it| it.target);

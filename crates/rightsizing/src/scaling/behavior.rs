@@ -73,7 +73,7 @@ pub struct AllowedChange {
 impl History {
     /// Clamps times in the future to now (they come from another clock, or from this one before it was set back).
     /// Must be called before the history is read.
-    pub fn tidy(&mut self, now: Seconds) {
+    pub fn clamp_to_past(&mut self, now: Seconds) {
         self.changes.drain(..self.changes.len().saturating_sub(MOST_KEPT));
         self.changes.iter_mut().for_each(|(at, _)| *at = (*at).min(now));
     }
@@ -82,7 +82,7 @@ impl History {
     pub fn changed(&mut self, now: Seconds, from: u32, to: u32) {
         if from != to {
             self.changes.push_back((now, i64::from(to) - i64::from(from)));
-            self.tidy(now);
+            self.clamp_to_past(now);
         }
     }
 
@@ -243,7 +243,7 @@ mod tests {
         let mut history = History::default();
         history.changed(10_000, 5, 8);
         let mut ask = |now| {
-            history.tidy(now);
+            history.clamp_to_past(now);
             behavior.allow(&history, now, 8, 7).replicas
         };
         assert_eq!([ask(100), ask(399), ask(400)], [8, 8, 7]);
@@ -264,7 +264,7 @@ mod tests {
                     let allowed = behavior.allow(&history, now, replicas, wanted).replicas;
                     assert!((replicas.min(wanted)..=replicas.max(wanted)).contains(&allowed));
                 }
-                history.tidy(now);
+                history.clamp_to_past(now);
                 assert!(history.changes.len() <= MOST_KEPT);
             }
         }

@@ -115,7 +115,7 @@ pub fn decide(
         let sizes = containers.iter().map(|container| (container.name.clone(), container.size)).collect();
         return Decision { sizes, reason: "switched off: spec.replicas is 0".into(), ..Decision::default() };
     }
-    round.notice_others();
+    round.reset_if_scaled_externally();
     round.listen();
     let sizes: Vec<_> = round.sizes(containers);
     let replicas = round.replicas();
@@ -160,7 +160,7 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn say(&mut self, what: std::fmt::Arguments<'_>) {
+    fn explain(&mut self, what: std::fmt::Arguments<'_>) {
         let between = if self.reason.is_empty() { "" } else { "; " };
         let _ = write!(self.reason, "{between}{what}");
     }
@@ -175,11 +175,14 @@ impl<'a> Round<'a> {
     }
 
     /// Resets the controller if another client set the replicas: its state belongs to the old number.
-    fn notice_others(&mut self) {
+    fn reset_if_scaled_externally(&mut self) {
         let Some(ours) = self.memory.replicas.filter(|ours| *ours != self.seen.replicas) else { return };
         self.memory.controller.reset();
         self.memory.grown_s = Some(self.now);
-        self.say(format_args!("replicas changed from {ours} to {} by another client", self.seen.replicas));
+        self.explain(format_args!(
+            "replicas changed from {ours} to {} by another client",
+            self.seen.replicas
+        ));
     }
 
     /// Runs the controller, if it is due.
@@ -187,7 +190,7 @@ impl<'a> Round<'a> {
         let Some(settings) = self.horizontal() else {
             if let Some(owner) = self.seen.frozen.as_ref() {
                 self.memory.controller.reset();
-                self.say(format_args!("{owner} controls the replicas: replicas and CPU size stay"));
+                self.explain(format_args!("{owner} controls the replicas: replicas and CPU size stay"));
             }
             return;
         };
@@ -195,18 +198,18 @@ impl<'a> Round<'a> {
             Ok(signal) => signal,
             Err(unknown) => {
                 self.memory.controller.reset();
-                return self.say(format_args!("replicas stay: {unknown}"));
+                return self.explain(format_args!("replicas stay: {unknown}"));
             }
         };
         self.signal = Some(signal);
-        self.memory.controller.worst.hear(signal, self.now, settings.hold_s);
+        self.memory.controller.worst.observe(signal, self.now, settings.hold_s);
         let due = self.since(self.memory.scaled_s) >= settings.every_s;
         if !due && !Controller::is_urgent(signal, settings) {
             return;
         }
         self.wish = Some(self.memory.controller.turn(signal, settings));
         self.memory.scaled_s = Some(self.now);
-        self.say(format_args!("signal {signal:.4} of {:.4}", settings.setpoint));
+        self.explain(format_args!("signal {signal:.4} of {:.4}", settings.setpoint));
     }
 
     /// Computes the sizes (vertical half).
@@ -232,7 +235,7 @@ impl<'a> Round<'a> {
                 Err(unknown) => {
                     let answered = busy.then(|| self.answer(container)).flatten();
                     if due && answered.is_none() {
-                        self.say(format_args!("cpu of {} stays: {unknown}", container.name));
+                        self.explain(format_args!("cpu of {} stays: {unknown}", container.name));
                     }
                     answered.unwrap_or(container.size.cpu_milli)
                 }
@@ -275,7 +278,7 @@ impl<'a> Round<'a> {
             Err(_) if container.oom_kills > 0 => peak.max(current),
             Err(unknown) => {
                 if due {
-                    self.say(format_args!("memory of {} stays: {unknown}", container.name));
+                    self.explain(format_args!("memory of {} stays: {unknown}", container.name));
                 }
                 return current;
             }
@@ -289,9 +292,9 @@ impl<'a> Round<'a> {
             return current;
         }
         if wanted < current
-            && let Some(why) = self.unheard(container.unheard.memory)
+            && let Some(why) = self.blocked_by_missing_samples(container.unheard.memory)
         {
-            self.say(format_args!("memory of {} stays: {why}", container.name));
+            self.explain(format_args!("memory of {} stays: {why}", container.name));
             return current;
         }
         let what = match &usage {
@@ -299,7 +302,7 @@ impl<'a> Round<'a> {
             Err(unknown) => unknown.to_string(),
         };
         let (name, kills) = (&container.name, container.oom_kills);
-        self.say(format_args!("memory of {name} {current} -> {wanted}: {what}, {kills} kills"));
+        self.explain(format_args!("memory of {name} {current} -> {wanted}: {what}, {kills} kills"));
         wanted
     }
 
@@ -332,7 +335,7 @@ impl<'a> Round<'a> {
             if self.horizontal().is_some() {
                 self.scale_out = true;
             }
-            self.say(format_args!("cpu of {name} stays: {wanted}m is more than {cap}m"));
+            self.explain(format_args!("cpu of {name} stays: {wanted}m is more than {cap}m"));
             // Without a size the pod has no CPU request at all.
             return if current > 0 { current } else { vertical.cpu_bounds.clamp(cap) };
         }
@@ -341,12 +344,12 @@ impl<'a> Round<'a> {
             return current;
         }
         if wanted < current {
-            let may_shrink = self.unheard(container.unheard.cpu);
+            let may_shrink = self.blocked_by_missing_samples(container.unheard.cpu);
             let may_shrink = may_shrink.map_or_else(|| self.may_shrink(current, busy, vertical), Err);
             let enough = match may_shrink {
                 Ok(enough) => vertical.cpu_bounds.clamp(wanted.max(enough)),
                 Err(why) => {
-                    self.say(format_args!("cpu of {name} stays at {current}m: {why}"));
+                    self.explain(format_args!("cpu of {name} stays at {current}m: {why}"));
                     return current;
                 }
             };
@@ -358,7 +361,7 @@ impl<'a> Round<'a> {
         }
         self.grown |= wanted > current;
         let count = usage.points;
-        self.say(format_args!(
+        self.explain(format_args!(
             "cpu of {name} {current}m -> {wanted}m: mean {mean:.0}m, deviation {deviation:.0}m of {count} samples"
         ));
         wanted
@@ -368,7 +371,7 @@ impl<'a> Round<'a> {
     fn lately(&mut self, need: i64) -> i64 {
         let hold_s = self.settings.horizontal.as_ref().map_or(0, |settings| settings.hold_s);
         let replicas = f64::from(self.seen.replicas);
-        self.memory.need.hear(need as f64 * replicas, self.now, hold_s);
+        self.memory.need.observe(need as f64 * replicas, self.now, hold_s);
         from_float(self.memory.need.value / replicas).max(need)
     }
 
@@ -400,12 +403,12 @@ impl<'a> Round<'a> {
         self.wish = None;
         self.grown = true;
         self.memory.controller.reset();
-        self.say(format_args!("cpu of {} {current}m -> {wanted}m because of the signal", container.name));
+        self.explain(format_args!("cpu of {} {current}m -> {wanted}m because of the signal", container.name));
         Some(wanted)
     }
 
     /// Returns why a container must not shrink, if too many pods have no recent samples.
-    fn unheard(&self, unheard: u32) -> Option<String> {
+    fn blocked_by_missing_samples(&self, unheard: u32) -> Option<String> {
         let ready = self.seen.ready;
         let few = f64::from(unheard) <= UNHEARD_MAX * f64::from(ready);
         (!few).then(|| format!("no recent samples of {unheard} of {ready} ready pods"))
@@ -474,12 +477,15 @@ impl<'a> Round<'a> {
         let wanted = self.wanted_replicas(settings);
         let within = settings.clamp(wanted);
         if within != wanted {
-            self.say(format_args!("replicas must be {} to {}", settings.min_replicas, settings.max_replicas));
+            self.explain(format_args!(
+                "replicas must be {} to {}",
+                settings.min_replicas, settings.max_replicas
+            ));
         }
         if within != now {
             self.memory.controller.reset();
             self.memory.scaled_s = Some(self.now);
-            self.say(format_args!("replicas {now} -> {within}"));
+            self.explain(format_args!("replicas {now} -> {within}"));
             if within > now {
                 self.memory.grown_s = Some(self.now);
             }
@@ -500,12 +506,12 @@ impl<'a> Round<'a> {
             (Some(Wish::GrowFast), _) => Some(settings.urgent_step.max(settings.step)),
             (Some(Wish::Grow), _) => Some(settings.step),
             (_, Some(success)) if self.since(self.memory.grown_s) >= settings.every_s && !self.grown => {
-                self.say(format_args!("{:.2} % of requests succeed", success * 100.0));
+                self.explain(format_args!("{:.2} % of requests succeed", success * 100.0));
                 Some(settings.step)
             }
             // Without a signal, nothing would show that a scale-out was too large.
             _ if self.scale_out && self.signal.is_some() => {
-                self.say(format_args!("scale out for CPU"));
+                self.explain(format_args!("scale out for CPU"));
                 Some(settings.step)
             }
             (Some(Wish::Shrink), _) => return now - self.fewer(settings).min(now.saturating_sub(1)),
@@ -513,7 +519,7 @@ impl<'a> Round<'a> {
         };
         match grow {
             Some(_) if starting => {
-                self.say(format_args!(
+                self.explain(format_args!(
                     "{} of {now} replicas are still starting",
                     now - self.seen.ready.min(now)
                 ));
@@ -528,15 +534,18 @@ impl<'a> Round<'a> {
     fn fewer(&mut self, settings: &Horizontal) -> u32 {
         let since = self.since(self.memory.grown_s);
         if since < settings.hold_s {
-            self.say(format_args!("replicas stay: last growth was {since} s ago"));
+            self.explain(format_args!("replicas stay: last growth was {since} s ago"));
             return 0;
         }
-        if let Some(why) = self.need.and_then(|(at, _)| self.unheard(self.seen.containers[at].unheard.cpu)) {
-            self.say(format_args!("replicas stay: {why}"));
+        if let Some(why) = self
+            .need
+            .and_then(|(at, _)| self.blocked_by_missing_samples(self.seen.containers[at].unheard.cpu))
+        {
+            self.explain(format_args!("replicas stay: {why}"));
             return 0;
         }
         if self.shrunk {
-            self.say(format_args!("replicas stay: the CPU size shrinks first"));
+            self.explain(format_args!("replicas stay: the CPU size shrinks first"));
             return 0;
         }
         let now = self.seen.replicas;
@@ -545,7 +554,7 @@ impl<'a> Round<'a> {
             .find(|fewer| self.can_do(settings, now - fewer))
             .unwrap_or(0);
         if fewer == 0 && most > 0 {
-            self.say(format_args!("replicas stay: fewer would need more CPU than the cap"));
+            self.explain(format_args!("replicas stay: fewer would need more CPU than the cap"));
         }
         fewer
     }
@@ -577,7 +586,7 @@ impl<'a> Round<'a> {
                 size.cpu_milli
             );
             size.cpu_milli = wanted;
-            self.say(format_args!("{text}"));
+            self.explain(format_args!("{text}"));
         }
         sizes
     }

@@ -47,7 +47,7 @@ impl Worst {
         if left.is_finite() { left.max(0.0) } else { 0.0 }
     }
 
-    pub fn hear(&mut self, value: f64, now: Seconds, hold_s: Seconds) {
+    pub fn observe(&mut self, value: f64, now: Seconds, hold_s: Seconds) {
         *self = Self { value: value.max(self.at(now, hold_s)), time_s: Some(now) };
     }
 }

@@ -75,7 +75,7 @@ impl Foresight {
     }
 
     /// Records that the agent will not have this list.
-    pub fn gone(&mut self, agent: usize, class: ClassId) {
+    pub fn expect_removal(&mut self, agent: usize, class: ClassId) {
         let Some(holders) = self.holders.get_mut(&class) else {
             return;
         };
@@ -105,7 +105,7 @@ impl Foresight {
             && by_use.len() > *most
             && let Some((_, oldest)) = by_use.first_key_value()
         {
-            self.gone(agent, *oldest);
+            self.expect_removal(agent, *oldest);
         }
     }
 
@@ -153,10 +153,10 @@ mod tests {
         foresight.assigned(0, ClassId(1));
         foresight.assigned(1, ClassId(1));
         assert_eq!(foresight.holders(ClassId(1)), 0b11);
-        foresight.gone(0, ClassId(1));
-        foresight.gone(0, ClassId(1));
+        foresight.expect_removal(0, ClassId(1));
+        foresight.expect_removal(0, ClassId(1));
         assert_eq!(foresight.holders(ClassId(1)), 0b10);
-        foresight.gone(1, ClassId(1));
+        foresight.expect_removal(1, ClassId(1));
         assert!(foresight.is_empty());
     }
 }

@@ -371,7 +371,7 @@ impl Dispatcher {
                     evicted |= matches!(change, CacheChange::ListEvicted(_));
                     self.lists.remove(agent, &class);
                     self.lanes[agent].lists -= 1;
-                    self.forget_unless_coming(agent, class);
+                    self.drop_unless_expected(agent, class);
                 }
                 CacheChange::ObjectAdded(rule, value) => self.objects.insert(agent, (rule, value)),
                 CacheChange::ObjectEvicted(rule, value) => self.objects.remove(agent, &(rule, value)),
@@ -424,14 +424,14 @@ impl Dispatcher {
             return;
         };
         self.lists.unexpect(at, &class.id);
-        self.forget_unless_coming(at, class.id);
+        self.drop_unless_expected(at, class.id);
         class.cached_rules().for_each(|key| self.objects.unexpect(at, &key));
     }
 
     /// Removes a list from the prediction if it is neither cached nor brought by a waiting request.
-    fn forget_unless_coming(&mut self, agent: usize, class: ClassId) {
+    fn drop_unless_expected(&mut self, agent: usize, class: ClassId) {
         if self.lists.augmented(&class) & (1 << agent) == 0 {
-            self.foresight.gone(agent, class);
+            self.foresight.expect_removal(agent, class);
         }
     }
 

@@ -42,7 +42,7 @@ impl<K: Hash + Eq> Presence<K> {
     pub fn remove(&mut self, agent: usize, key: &K) {
         if let Some(place) = self.places.get_mut(key) {
             place.cached &= !(1 << agent);
-            self.forget_if_nowhere(key);
+            self.drop_if_unused(key);
         }
     }
 
@@ -61,7 +61,7 @@ impl<K: Hash + Eq> Presence<K> {
         place.requests[agent] = place.requests[agent].saturating_sub(1);
         if place.requests[agent] == 0 {
             place.coming &= !(1 << agent);
-            self.forget_if_nowhere(key);
+            self.drop_if_unused(key);
         }
     }
 
@@ -74,7 +74,7 @@ impl<K: Hash + Eq> Presence<K> {
         })
     }
 
-    fn forget_if_nowhere(&mut self, key: &K) {
+    fn drop_if_unused(&mut self, key: &K) {
         if self.augmented(key) == 0 {
             self.places.remove(key);
         }

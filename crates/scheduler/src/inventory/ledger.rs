@@ -316,7 +316,7 @@ impl Ledger {
     }
 
     /// Reverts a commit that no other component has seen yet: does not count as freed resources.
-    pub fn take_back(&mut self, uid: &str) {
+    pub fn release_growth(&mut self, uid: &str) {
         let loosened = self.inventory.loosened;
         self.discharge(uid);
         self.inventory.loosened = loosened;

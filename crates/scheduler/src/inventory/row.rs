@@ -179,7 +179,7 @@ impl Row {
     fn add(&mut self, holding: &Holding) {
         let usage = &*holding.usage;
         self.peers.add(&holding.peer);
-        if let Some(held) = holding.volumes.as_ref().filter(|held| held.takes_something()) {
+        if let Some(held) = holding.volumes.as_ref().filter(|held| held.uses_node_volumes()) {
             Arc::make_mut(self.volumes.get_or_insert_default()).add(held);
         }
         self.requested.add(&usage.requests);

@@ -250,13 +250,13 @@ impl ObjectStores {
     }
 
     /// Returns the pod's requirements, completed from cluster objects. `used` returns whether a bound pod uses a claim.
-    pub fn wishes(
+    pub fn effective_spec(
         &mut self,
         spec: &Arc<PodSpec>,
         pod: &Pod,
         used: &dyn Fn(&ClaimName) -> bool,
     ) -> Arc<PodSpec> {
-        let spec = self.spreading.wishes(spec, pod);
+        let spec = self.spreading.effective_spec(spec, pod);
         let Some(volumes) = &pod.volumes else {
             return spec;
         };

@@ -104,7 +104,7 @@ impl Spreading {
 
     /// Returns `spec`, with the default constraints if it has none of its own and the pod belongs to a service or
     /// controller.
-    pub fn wishes(&mut self, spec: &Arc<PodSpec>, pod: &Pod) -> Arc<PodSpec> {
+    pub fn effective_spec(&mut self, spec: &Arc<PodSpec>, pod: &Pod) -> Arc<PodSpec> {
         if !spec.spread.constraints.is_empty() || self.defaults.constraints.is_empty() {
             return spec.clone();
         }

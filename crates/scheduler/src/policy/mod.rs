@@ -31,7 +31,7 @@ pub struct Policy {
     pub created: i64,
     pub governs: Governs,
     /// Settings, or a human-readable validation error.
-    pub wishes: Result<Wishes, Arc<str>>,
+    pub settings: Result<PolicySettings, Arc<str>>,
 }
 
 /// Selects the pods of a policy.
@@ -53,7 +53,7 @@ pub enum Namespaces {
 
 /// Settings of a policy; unset ones default to those for pods without a policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct PolicySettings {
     pub packing: Option<Packing>,
     pub candidate_width: Option<usize>,
     pub order: Option<PreferenceOrder>,
@@ -119,7 +119,7 @@ impl Policies {
         let same = known.is_some_and(|known| {
             known.created == policy.created
                 && known.governs == policy.governs
-                && known.wishes == policy.wishes
+                && known.settings == policy.settings
         });
         self.news = true;
         self.by_name.insert(policy.name.clone(), policy);
@@ -150,11 +150,11 @@ impl Policies {
 
     /// Sorts the valid policies by precedence.
     fn rank(&mut self) {
-        let valid = self.by_name.values().filter_map(|policy| Some((policy, policy.wishes.as_ref().ok()?)));
+        let valid = self.by_name.values().filter_map(|policy| Some((policy, policy.settings.as_ref().ok()?)));
         let mut valid: Vec<_> = valid.collect();
         valid
             .sort_by_key(|(policy, _)| (Reverse(policy.governs.rank()), policy.created, policy.name.clone()));
-        let ruling = |(policy, wishes): &(&Policy, &Wishes)| Ruling {
+        let ruling = |(policy, wishes): &(&Policy, &PolicySettings)| Ruling {
             policy: policy.name.clone(),
             governs: policy.governs.clone(),
             placement: wishes.over(&self.default, &policy.name).into(),
@@ -183,7 +183,7 @@ impl Policies {
     }
 
     /// Reports all statuses again: the previous reporter may have stopped before it wrote them.
-    pub fn tell_again(&mut self) {
+    pub fn report_all_again(&mut self) {
         self.told.clear();
         self.news = true;
     }
@@ -206,7 +206,7 @@ impl Policies {
     }
 }
 
-impl Wishes {
+impl PolicySettings {
     /// Returns the settings, with unset ones from `default`.
     fn over(&self, default: &PlacementSettings, policy: &str) -> PlacementSettings {
         let agents = self.agents.map(|most| AgentLimit { most, from: hash_of(policy) });

@@ -72,7 +72,7 @@ pub(super) fn statuses(policies: &Policies, namespaces: &[(&Arc<str>, &Labels)])
         statuses.insert(&ruling.policy, of_ruling(policy, ruling, all, &lost, namespaces));
     }
     let invalid =
-        policies.by_name.values().filter_map(|policy| Some((policy, policy.wishes.as_ref().err()?)));
+        policies.by_name.values().filter_map(|policy| Some((policy, policy.settings.as_ref().err()?)));
     for (policy, why) in invalid {
         let status = PolicyStatus {
             reason: StatusReason::Invalid,

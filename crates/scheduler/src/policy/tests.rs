@@ -14,9 +14,9 @@ fn of(namespaces: &[&str], schedulers: &[&str]) -> Governs {
 }
 
 fn policy(name: &str, governs: Governs, created: i64) -> Policy {
-    let wishes = Wishes { candidate_width: Some(created as usize), ..Wishes::default() };
+    let wishes = PolicySettings { candidate_width: Some(created as usize), ..PolicySettings::default() };
     let (name, uid) = (name.into(), name.into());
-    Policy { name, uid, generation: 1, created, governs, wishes: Ok(wishes) }
+    Policy { name, uid, generation: 1, created, governs, settings: Ok(wishes) }
 }
 
 fn policies(all: &[Policy]) -> Policies {
@@ -92,7 +92,7 @@ fn only_what_changes_placing_is_news_for_pods() {
     let mut policies = policies(std::slice::from_ref(&one));
     assert!(!policies.apply(one.clone()));
     assert!(!policies.apply(Policy { generation: 2, ..one.clone() }), "the spec says the same");
-    assert!(policies.apply(Policy { wishes: Err("bad".into()), ..one.clone() }));
+    assert!(policies.apply(Policy { settings: Err("bad".into()), ..one.clone() }));
     assert_eq!(governing(&policies, "a", "berth"), "none");
     assert!(policies.apply(one));
     assert!(policies.retain(&HashSet::new()));
@@ -106,7 +106,7 @@ fn a_policy_that_others_go_before_says_for_which_pods() {
         policy("part", of(&["b", "c"], &[]), 2),
         policy("whole", of(&["a", "c"], &[]), 3),
         policy("other", of(&["a"], &["x"]), 4),
-        Policy { wishes: Err("it is upside down".into()), ..policy("bad", of(&[], &[]), 5) },
+        Policy { settings: Err("it is upside down".into()), ..policy("bad", of(&[], &[]), 5) },
     ];
     let mut policies = policies(&all);
     let told = tell(&mut policies, &[]);

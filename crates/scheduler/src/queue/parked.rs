@@ -234,9 +234,9 @@ impl Parked {
 
     /// Marks the classes as due that were waiting for a pod like this, which arrived at `revision`. Returns their
     /// agents.
-    pub fn arrived(&mut self, pod: &Identity, revision: Revision) -> BTreeSet<usize> {
+    pub fn mark_due_for(&mut self, pod: &Identity, revision: Revision) -> BTreeSet<usize> {
         let mut agents = BTreeSet::new();
-        for group in self.groups.values_mut().filter(|group| group.class.welcomes(pod)) {
+        for group in self.groups.values_mut().filter(|group| group.class.waits_for(pod)) {
             group.arrived = revision;
             self.settled[group.agent] = 0;
             agents.insert(group.agent);

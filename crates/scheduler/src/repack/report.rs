@@ -91,12 +91,12 @@ impl Entry {
         match finding {
             Finding::Fits => entry.fits = true,
             Finding::Nothing(obstacles) => entry.why = Some(obstacles.to_string()),
-            Finding::Moves(advice) => entry.tell(advice, name),
+            Finding::Moves(advice) => entry.add(advice, name),
         }
         entry
     }
 
-    fn tell(&mut self, advice: &Advice, name: &dyn Fn(NodeId) -> Arc<str>) {
+    fn add(&mut self, advice: &Advice, name: &dyn Fn(NodeId) -> Arc<str>) {
         self.makes_room_for = advice.places;
         self.help = Some(advice.sentence(name).into());
         let named = advice.moves.iter().map(|step| {

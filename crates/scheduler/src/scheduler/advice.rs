@@ -188,7 +188,7 @@ impl Scheduler {
         let mut changed: Vec<_> = before.iter().filter(news).map(|(name, _)| name.clone()).collect();
         changed.extend(self.advised.help.keys().filter(|name| !before.contains_key(*name)).cloned());
         for name in changed {
-            self.gangs.mark_untold(&name);
+            self.gangs.mark_unreported(&name);
         }
     }
 }

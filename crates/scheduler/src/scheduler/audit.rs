@@ -62,7 +62,7 @@ impl Scheduler {
             Some(node) => charge.is_some_and(|charge| {
                 self.inventory().name(charge.node) == node && charge.holding.usage == pod.usage
             }),
-            None if !self.cluster.is_ours(pod) || pod.deleting => true,
+            None if !self.cluster.schedules(pod) || pod.deleting => true,
             // Either assumed on a node, or waiting.
             None => charge.is_some() || self.cluster.waiting.contains_key(&pod.uid),
         }

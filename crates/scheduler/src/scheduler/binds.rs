@@ -80,7 +80,7 @@ impl Scheduler {
         self.stats.errors += 1;
         let took = Duration::ZERO;
         self.actions.push(Action::Observe(LatencySample::Attempt { result: AttemptResult::Error, took }));
-        self.tell(uid, "SchedulerError", message.into(), true);
+        self.report(uid, "SchedulerError", message.into(), true);
     }
 
     fn wake_waiting_agents(&mut self) {

@@ -200,7 +200,7 @@ impl Scheduler {
             self.claims.begin(order.clone(), now + self.cluster.config.volume_bind_timeout);
         }
         self.actions.push(Action::Claim(order));
-        self.heed(news.into());
+        self.requeue_affected(news.into());
     }
 
     /// Records that the claims of an [`Action::Claim`] were written, with these versions, or failed for this reason.
@@ -214,7 +214,7 @@ impl Scheduler {
 
     /// Checks the pods whose claims changed, and periodically all that wait for claims. Without leadership nothing is
     /// decided, and the next leader requests the claims again.
-    pub(super) fn look_after_claims(&mut self, now: Duration) {
+    pub(super) fn maintain_claims(&mut self, now: Duration) {
         if !self.cluster.leading {
             let claiming: Vec<_> = self.claims.claiming.keys().cloned().collect();
             for uid in claiming {
@@ -267,11 +267,11 @@ impl Scheduler {
     pub(super) fn release_claims(&mut self, uid: &str) -> Option<ClaimOrder> {
         let order = self.claims.end(uid)?;
         let news = self.cluster.objects.volumes.release(&order.requests);
-        self.heed(news.into());
+        self.requeue_affected(news.into());
         Some(order)
     }
 
-    pub(super) fn heed_volumes(&mut self, news: VolumeNews) {
+    pub(super) fn requeue_for_volumes(&mut self, news: VolumeNews) {
         let Cluster { objects, ledger, .. } = &mut self.cluster;
         for claim in &news.claims {
             self.claims.claim_changed(claim, &mut self.stale);

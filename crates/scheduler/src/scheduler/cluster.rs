@@ -42,7 +42,7 @@ impl Cluster {
         self.pods_listed && self.nodes_listed && self.unlisted.is_empty()
     }
 
-    pub(super) fn is_ours(&self, pod: &Pod) -> bool {
+    pub(super) fn schedules(&self, pod: &Pod) -> bool {
         self.config.scheduler_names.contains(&pod.scheduler_name)
     }
 
@@ -52,7 +52,7 @@ impl Cluster {
 
     /// Returns the rank of a node for the pod `uid` of this class by node-local rules: without the reservation of the
     /// pod itself, and without `victims`.
-    pub(super) fn rank_there(&self, class: &Class, node: NodeId, uid: &str, victims: &[&str]) -> Key {
+    pub(super) fn rank_on(&self, class: &Class, node: NodeId, uid: &str, victims: &[&str]) -> Key {
         let row = self.inventory().row(node);
         let own = |row: &Row| row.reserved.as_ref().is_some_and(|all| all.iter().any(|r| *r.uid == *uid));
         if victims.is_empty() && !own(row) {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::waiting::told_so_far;
+use super::waiting::unscheduled_message;
 use super::{Action, PodRefusal, Scheduler, State, Waiting};
 use crate::gang::AllocationName;
 use crate::inventory::Discrepancy;
@@ -53,7 +53,7 @@ impl Scheduler {
             return;
         }
         self.note_terms(&pod.peer.affinity);
-        let waits_elsewhere = pod.node_name.is_none() && !self.cluster.is_ours(&pod);
+        let waits_elsewhere = pod.node_name.is_none() && !self.cluster.schedules(&pod);
         if pod.node_name.is_some() || !self.preemption.has_nominated(&pod.uid) {
             self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
         }
@@ -67,7 +67,7 @@ impl Scheduler {
             self.cluster.ledger.note_seen(pod_ref(&pod), pod.generation, pod.started_s);
             if self.inventory().revision() != before {
                 self.preemption.node_changed(node);
-                self.arrived(&holding.peer.identity);
+                self.recheck_waiting_for(&holding.peer.identity);
             }
             // While our own bind is in flight, its result will settle the pod; otherwise it is no longer waiting.
             if self.cluster.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
@@ -77,7 +77,7 @@ impl Scheduler {
             self.wake_for_parked();
             return;
         }
-        if !self.cluster.is_ours(&pod) {
+        if !self.cluster.schedules(&pod) {
             if self.cluster.config.knows_others && !pod.deleting {
                 self.foreign.insert(pod);
             }
@@ -147,7 +147,7 @@ impl Scheduler {
             self.policies.namespace_changed();
             self.quotas.namespace_changed();
         }
-        self.heed(affected);
+        self.requeue_affected(affected);
     }
 
     pub fn delete_object(&mut self, kind: ObjectKind, object: &ObjectName) {
@@ -165,7 +165,7 @@ impl Scheduler {
             _ => {}
         }
         let affected = self.cluster.objects.delete(kind, object);
-        self.heed(affected);
+        self.requeue_affected(affected);
     }
 
     /// Deletes the objects of this kind that are not in a complete list.
@@ -183,7 +183,7 @@ impl Scheduler {
             _ => {}
         }
         for affected in self.cluster.objects.retain(kind, listed) {
-            self.heed(affected);
+            self.requeue_affected(affected);
         }
         self.cluster.unlisted.remove(&kind);
         self.wake_all();
@@ -191,12 +191,12 @@ impl Scheduler {
 
     /// Requeues the pods affected by a change: updates those with a node now, reclassifies waiting ones before the next
     /// decision.
-    pub(super) fn heed(&mut self, affected: Affected) {
+    pub(super) fn requeue_affected(&mut self, affected: Affected) {
         let namespace = match affected {
             Affected::Nothing => return,
             Affected::Waiting(namespace) => namespace,
             Affected::Volumes(news) => {
-                self.heed_volumes(*news);
+                self.requeue_for_volumes(*news);
                 self.wake_for_parked();
                 if !self.stale.is_empty() {
                     self.wake_all();
@@ -272,7 +272,7 @@ impl Scheduler {
     /// Queues or updates a pod of this scheduler that has no node.
     pub(super) fn wait(&mut self, pod: Pod, now: Duration) {
         let used = |claim: &ClaimName| self.cluster.ledger.is_used(claim);
-        let spec = self.cluster.objects.wishes(&pod.spec.clone().unwrap_or_default(), &pod, &used);
+        let spec = self.cluster.objects.effective_spec(&pod.spec.clone().unwrap_or_default(), &pod, &used);
         let holding = self.cluster.objects.holding(&pod);
         let class = self.classify(&pod, &spec, &holding);
         let refusal = PodRefusal::of(&pod);
@@ -282,7 +282,7 @@ impl Scheduler {
             *known.source = pod.clone();
             if !self.cluster.leading {
                 // Only the leader writes conditions.
-                known.told = told_so_far(&pod);
+                known.told = unscheduled_message(&pod);
             }
             let same_quota = known.holding.quota == holding.quota;
             // Labels used by no class now may matter to later pods.
@@ -325,15 +325,15 @@ impl Scheduler {
                 if let Some(waiting) = self.cluster.waiting.get_mut(&uid) {
                     waiting.state = State::Refused(Box::new(refusal));
                 }
-                self.tell_why(&uid, true);
+                self.report_reason(&uid, true);
             }
         }
     }
 
     /// Rechecks the parked classes that wait for a pod like this one, which now has a node.
-    pub(super) fn arrived(&mut self, pod: &Identity) {
+    pub(super) fn recheck_waiting_for(&mut self, pod: &Identity) {
         let revision = self.inventory().revision();
-        for agent in self.parked.arrived(pod, revision) {
+        for agent in self.parked.mark_due_for(pod, revision) {
             self.actions.push(Action::WakeAgent(agent));
         }
     }

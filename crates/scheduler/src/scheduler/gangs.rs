@@ -385,7 +385,7 @@ impl Scheduler {
     fn allocation_changed(&mut self, name: &AllocationName, before: Option<Arc<Allocation>>) {
         self.gang_leaves_line(name);
         let after = self.gangs.allocations.get(name).cloned();
-        self.preemption.hope_again();
+        self.preemption.retry_preemption();
         if let Some(gang) = self.gangs.all.get_mut(name) {
             gang.failures = 0;
             gang.complete_since = None;
@@ -458,7 +458,7 @@ impl Scheduler {
     // Time.
 
     /// Decides about gangs that are marked due or whose time has come.
-    pub(super) fn look_after_gangs(&mut self, now: Duration) {
+    pub(super) fn maintain_gangs(&mut self, now: Duration) {
         if self.gangs.all.is_empty() && !self.gangs.recount {
             return;
         }
@@ -491,7 +491,7 @@ impl Scheduler {
         for (name, late) in self.gangs.all.iter().filter_map(ripe).collect::<Vec<_>>() {
             if late { self.time_out(&name, now) } else { self.enqueue_gang(&name, now) }
         }
-        self.tell_gangs(now);
+        self.report_gangs(now);
     }
 
     /// Queues a gang that is ready, or withdraws the request of one that is not.

@@ -188,9 +188,9 @@ impl Scheduler {
                 .map(|w| (w.seq, w.pod.uid.clone()))
                 .collect();
             uids.sort();
-            uids.iter().for_each(|(_, uid)| self.tell_why(uid, true));
+            uids.iter().for_each(|(_, uid)| self.report_reason(uid, true));
             self.begin_preemption();
-            self.policies.tell_again();
+            self.policies.report_all_again();
             self.quotas.rewrite_all();
             self.wake_all();
         }
@@ -257,22 +257,22 @@ impl Scheduler {
 
     /// Handles everything that depends on time only: pods whose backoff is over, and diagnoses to refresh.
     pub fn tick(&mut self, now: Duration) {
-        self.look_after_claims(now);
+        self.maintain_claims(now);
         self.classify_again(now);
         while let Some(uid) = self.backoff.pop_due(now) {
             self.admit(&uid, now);
         }
-        self.look_after_gangs(now);
-        self.look_after_quotas(now);
+        self.maintain_gangs(now);
+        self.maintain_quotas(now);
         if !self.cluster.leading {
             return;
         }
         let agents = self.dispatcher.agents();
         let (cluster, actions) = (&self.cluster, &mut self.actions);
         self.preemption.hunt_again(cluster, &self.parked, &self.gangs, agents, now, actions);
-        self.look_after_aged(now);
-        self.tell_policies();
-        self.tell_quotas(now);
+        self.reserve_for_aged(now);
+        self.report_policies();
+        self.report_quotas(now);
         let refresh = self.cluster.config.refresh;
         let stale: Vec<_> = (self.parked.groups())
             .filter(|group| !group.told && now.saturating_sub(group.told_at) >= refresh)
@@ -286,7 +286,7 @@ impl Scheduler {
             group.told_at = now;
             let pods: Vec<_> = group.pods.values().cloned().collect();
             for uid in pods {
-                self.tell_why(&uid, false);
+                self.report_reason(&uid, false);
             }
         }
     }
@@ -351,14 +351,14 @@ impl Scheduler {
                 group.untold = true;
             }
         } else {
-            self.tell_why(uid, true);
-            self.tell_untold(class);
+            self.report_reason(uid, true);
+            self.report_unreported(class);
         }
     }
 
     /// Reports to the pods of a parked class that have no condition yet, once it is certain that none of them fits: a
     /// wrong report makes an autoscaler add a node.
-    fn tell_untold(&mut self, class: ClassId) {
+    fn report_unreported(&mut self, class: ClassId) {
         if self.preemption.hunts(class) {
             return;
         }
@@ -373,22 +373,22 @@ impl Scheduler {
         let pods: Vec<_> = group.pods.values().cloned().collect();
         for uid in pods {
             if self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
-                self.tell_why(&uid, true);
+                self.report_reason(&uid, true);
             }
         }
     }
 
     /// Writes the condition of a parked or refused pod if its message has changed.
-    fn tell_why(&mut self, uid: &Arc<str>, event: bool) {
+    fn report_reason(&mut self, uid: &Arc<str>, event: bool) {
         let Some(waiting) = self.cluster.waiting.get(uid) else {
             return;
         };
         if let State::Refused(why) = &waiting.state {
             let why = why.to_string().into();
-            return self.tell(uid, "SchedulerError", why, event);
+            return self.report(uid, "SchedulerError", why, event);
         }
         if waiting.state == State::OverQuota {
-            return self.tell_quota(uid, event);
+            return self.report_quota(uid, event);
         }
         let Some(group) = self.parked.get_mut(waiting.class.id) else {
             return;
@@ -397,10 +397,10 @@ impl Scheduler {
             true => group.diagnosis.message_of(&group.class, waiting.policy, None).into(),
             false => group.message(waiting.policy),
         };
-        self.tell(uid, "Unschedulable", message, event);
+        self.report(uid, "Unschedulable", message, event);
     }
 
-    fn tell(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
+    fn report(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
         if !self.cluster.waiting.get(uid).is_some_and(|waiting| self.cluster.owns_pod(waiting)) {
             // The replica that schedules it writes its condition.
             return;

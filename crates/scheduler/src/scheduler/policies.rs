@@ -20,28 +20,28 @@ impl Scheduler {
 
     pub(super) fn apply_policy(&mut self, policy: Policy) {
         let changed = self.policies.apply(policy);
-        self.heed_policies(changed);
+        self.apply_policies(changed);
     }
 
     pub(super) fn delete_policy(&mut self, name: &str) {
         let changed = self.policies.delete(name);
-        self.heed_policies(changed);
+        self.apply_policies(changed);
     }
 
     pub(super) fn retain_policies(&mut self, listed: &HashSet<ObjectName>) {
         let changed = self.policies.retain(listed);
-        self.heed_policies(changed);
+        self.apply_policies(changed);
     }
 
     /// Marks waiting pods to be reclassified before the next decision; pods with a node stay there.
-    fn heed_policies(&mut self, changed: bool) {
+    fn apply_policies(&mut self, changed: bool) {
         if changed {
             self.stale.mark_all();
             self.wake_all();
         }
     }
 
-    pub(super) fn tell_policies(&mut self) {
+    pub(super) fn report_policies(&mut self) {
         if !self.synced() {
             return;
         }

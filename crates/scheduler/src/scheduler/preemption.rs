@@ -146,9 +146,9 @@ impl Preemption {
     }
 
     /// Retries failed preemption attempts after a change of quotas or gangs.
-    pub(super) fn hope_again(&mut self) {
-        self.hunts.hope_again();
-        self.gangs.hope_again();
+    pub(super) fn retry_preemption(&mut self) {
+        self.hunts.retry_preemption();
+        self.gangs.retry_preemption();
     }
 
     /// Retries gangs and classes whose preemption failed, if something changed.

@@ -133,7 +133,7 @@ impl Quotas {
         let (quota, wanted) = self.lines.standing(uid)?;
         Some(match cluster.together_over_quota(quota, wanted) {
             Some(lack) => lack.message(quota),
-            None => behind_others(quota),
+            None => queued_message(quota),
         })
     }
 
@@ -185,7 +185,7 @@ impl Quotas {
     }
 }
 
-fn behind_others(quota: &str) -> String {
+fn queued_message(quota: &str) -> String {
     format!("quota {quota}: there is free capacity, but it is reserved for pods queued before this one")
 }
 
@@ -193,7 +193,7 @@ fn behind_others(quota: &str) -> String {
 pub(super) fn gang_message(quota: &str, wanted: &Sums, cluster: &Cluster) -> String {
     match cluster.together_over_quota(quota, wanted) {
         Some(lack) => format!("{} (for the pods that must be placed together)", lack.message(quota)),
-        None => behind_others(quota),
+        None => queued_message(quota),
     }
 }
 
@@ -243,7 +243,7 @@ impl Scheduler {
                 self.stale.mark_all();
             }
         }
-        self.preemption.hope_again();
+        self.preemption.retry_preemption();
         self.quotas.changed(name);
         self.wake_all();
     }
@@ -307,7 +307,7 @@ impl Scheduler {
     }
 
     /// Admits pods and gangs that fit their quota now, and reports to newly queued ones.
-    pub(super) fn look_after_quotas(&mut self, now: Duration) {
+    pub(super) fn maintain_quotas(&mut self, now: Duration) {
         if self.cluster.ledger.accounts().has_freed() {
             let freed = self.cluster.ledger.take_freed_quotas();
             self.quotas.due.extend(freed);
@@ -329,26 +329,26 @@ impl Scheduler {
         }
         if self.cluster.leading {
             for uid in std::mem::take(&mut self.quotas.fresh) {
-                self.tell_why(&uid, true);
+                self.report_reason(&uid, true);
             }
         }
     }
 
     /// Reports to a pod why it waits for its quota.
-    pub(super) fn tell_quota(&mut self, uid: &Arc<str>, event: bool) {
+    pub(super) fn report_quota(&mut self, uid: &Arc<str>, event: bool) {
         if let Some(message) = self.quotas.message(uid, &self.cluster) {
-            self.tell(uid, REASON, message.into(), event);
+            self.report(uid, REASON, message.into(), event);
         }
     }
 
     // Statuses.
 
-    pub(super) fn tell_quotas(&mut self, now: Duration) {
+    pub(super) fn report_quotas(&mut self, now: Duration) {
         if !self.synced() || self.cluster.objects.quotas.is_empty() {
             return;
         }
         for uid in self.quotas.take_refresh(&self.cluster, now) {
-            self.tell_quota(&uid, false);
+            self.report_quota(&uid, false);
         }
         if self.quotas.take_news(&self.cluster, now) {
             self.preemption.hunt_for_quotas(&self.cluster, &self.parked, &mut self.actions);

@@ -87,7 +87,7 @@ impl Scheduler {
     /// Returns the current class of the pod.
     pub fn class_of(&mut self, pod: &Pod) -> Arc<Class> {
         let used = |claim: &ClaimName| self.cluster.ledger.is_used(claim);
-        let spec = self.cluster.objects.wishes(&pod.spec.clone().unwrap_or_default(), pod, &used);
+        let spec = self.cluster.objects.effective_spec(&pod.spec.clone().unwrap_or_default(), pod, &used);
         let holding = self.cluster.objects.holding(pod);
         self.classifier.note_terms(&pod.peer.affinity);
         self.classify(pod, &spec, &holding)

@@ -97,7 +97,7 @@ impl PodRefusal {
 impl Waiting {
     /// Returns a newly observed pod: not scheduled until its state is set.
     pub(super) fn new(pod: Pod, class: Arc<Class>, holding: Holding, seq: u64, now: Duration) -> Self {
-        let told = told_so_far(&pod);
+        let told = unscheduled_message(&pod);
         Waiting {
             holding,
             pod: cluster_events::pod_ref(&pod),
@@ -156,7 +156,7 @@ impl State {
 }
 
 /// Returns the message of a pod's condition if that is `PodScheduled=False`.
-pub(super) fn told_so_far(pod: &Pod) -> Option<Arc<str>> {
+pub(super) fn unscheduled_message(pod: &Pod) -> Option<Arc<str>> {
     let condition = pod.scheduled.as_ref().filter(|condition| !condition.status)?;
     Some(condition.message.clone())
 }

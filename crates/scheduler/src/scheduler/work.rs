@@ -97,8 +97,8 @@ impl Scheduler {
             return None;
         }
         self.classify_again(now);
-        self.look_after_gangs(now);
-        self.look_after_quotas(now);
+        self.maintain_gangs(now);
+        self.maintain_quotas(now);
         let checked = std::mem::replace(&mut self.checked_last[agent], false);
         self.look_at_nominated(now);
         let mut next = if checked { self.next_placement(agent, now) } else { None };
@@ -218,7 +218,7 @@ impl Scheduler {
                 if self.parked.get(class.id).is_some() {
                     self.parked.found_nowhere(class, agent, seen, diagnosis);
                     self.preemption.hunt_on(class.id, &self.parked, &mut self.actions);
-                    self.tell_untold(class.id);
+                    self.report_unreported(class.id);
                 }
             }
             AgentChoice::Node { .. } => {
@@ -372,7 +372,7 @@ impl Scheduler {
         match &class.spec.volumes {
             Some(needs) if !claims.is_empty() => {
                 self.claim(uid, claims, needs, node, now);
-                self.arrived_here(uid);
+                self.requeue_member(uid);
             }
             _ => self.bind(uid, host),
         }
@@ -386,7 +386,7 @@ impl Scheduler {
         // Undelivered reports are withdrawn: if the bind fails, the message must be reported again.
         waiting.told = None;
         self.begin_bind(uid, node);
-        self.arrived_here(uid);
+        self.requeue_member(uid);
     }
 
     pub(super) fn begin_bind(&mut self, uid: &Arc<str>, node: Arc<str>) {
@@ -399,9 +399,9 @@ impl Scheduler {
         self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node }));
     }
 
-    fn arrived_here(&mut self, uid: &Arc<str>) {
+    fn requeue_member(&mut self, uid: &Arc<str>) {
         if let Some(peer) = self.cluster.waiting.get(uid).map(|waiting| waiting.holding.peer.clone()) {
-            self.arrived(&peer.identity);
+            self.recheck_waiting_for(&peer.identity);
         }
     }
 

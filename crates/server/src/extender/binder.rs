@@ -46,7 +46,7 @@ impl Binder {
     /// # Errors
     /// Why the pod is not bound, for kube-scheduler and its events.
     pub async fn bind(&self, args: BindingArgs, body: Bytes) -> Result<(), String> {
-        let Some(term) = self.forward.ours() else {
+        let Some(term) = self.forward.own_term() else {
             return self.forward.bind(body).await;
         };
         let wanted = Binding {
@@ -55,7 +55,7 @@ impl Binder {
             name: args.pod_name.into(),
             node: args.node.into(),
         };
-        let first = self.ask(&wanted, None, term);
+        let first = self.start_bind(&wanted, None, term);
         let ended = match first {
             Some(ended) => ended?,
             None => {
@@ -65,7 +65,9 @@ impl Binder {
                 match &pod.node_name {
                     Some(node) if *node == wanted.node => return Ok(()),
                     Some(node) => return Err(format!("the pod is bound to node {node}")),
-                    None => self.ask(&wanted, Some(&pod), term).ok_or("berth does not know the pod")??,
+                    None => {
+                        self.start_bind(&wanted, Some(&pod), term).ok_or("berth does not know the pod")??
+                    }
                 }
             }
         };
@@ -85,7 +87,7 @@ impl Binder {
     }
 
     /// Starts the bind. `None`: the pod is not known. `Ok(None)`: it is bound already. Otherwise the outcome to wait for.
-    fn ask(
+    fn start_bind(
         &self,
         wanted: &Binding,
         pod: Option<&berth_model::Pod>,
@@ -109,7 +111,7 @@ impl Binder {
         let (forward, all) = (self.forward.clone(), self.under_way.clone());
         // Continues after the caller has gone: only the end of the bind shows what is on the node.
         tokio::spawn(async move {
-            let leads = || forward.ours() == Some(term);
+            let leads = || forward.own_term() == Some(term);
             let outcome = drive(&store, &binding, || engine.now(), leads, &counters).await;
             tracing::debug!(pod = %binding.name, node = %binding.node, ?outcome, "bind for the extender");
             {

@@ -86,7 +86,11 @@ impl Guard {
         }
     }
 
-    async fn say(&self, request: &review::ReviewRequest<'_>, subject: &ReviewSubject) -> GuardVerdict {
+    async fn review_binding(
+        &self,
+        request: &review::ReviewRequest<'_>,
+        subject: &ReviewSubject,
+    ) -> GuardVerdict {
         // The API server gives up berth's own requests sooner than those of other clients.
         let ours = self.own_user.get().is_some_and(|own| *own == request.user_info.username);
         let dry_run = request.dry_run.unwrap_or(false);
@@ -143,7 +147,7 @@ impl Guard {
     }
 
     /// Reads the pods whose allowed binds were never observed. Never returns.
-    pub async fn look_after_holds(&self, store: KubeStore, client: Client) {
+    pub async fn maintain_holds(&self, store: KubeStore, client: Client) {
         let engine = &self.engine;
         loop {
             if self.own_user.get().is_none()
@@ -198,7 +202,7 @@ impl Guard {
             Ok(read) => read,
             Err(why) => return ("bad_request", (StatusCode::BAD_REQUEST, why).into_response()),
         };
-        let Some(term) = self.forward.ours() else {
+        let Some(term) = self.forward.own_term() else {
             let forwarded = match headers.contains_key(FORWARDED) {
                 true => Err("this berth replica does not lead".to_owned()),
                 false => self.forward.review(body.clone()).await,
@@ -208,8 +212,8 @@ impl Guard {
                 Err(why) => ("unavailable", self.unavailable(&why)),
             };
         };
-        match self.say(&request, &subject).await {
-            Ok(_) if self.forward.ours() != Some(term) => {
+        match self.review_binding(&request, &subject).await {
+            Ok(_) if self.forward.own_term() != Some(term) => {
                 ("unavailable", self.unavailable("leadership was lost during the review"))
             }
             Ok(refused) => {

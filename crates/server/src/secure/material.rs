@@ -78,7 +78,7 @@ impl Material {
         } else {
             "it is renewed in the Secret of serving.secret: see the warnings in this log for why the renewal fails"
         };
-        self.validity.tell(now).map(|trouble| (trouble, remedy))
+        self.validity.due_warning(now).map(|trouble| (trouble, remedy))
     }
 
     pub fn install(&mut self, issued: &Issued) -> Result<Arc<ServerConfig>> {

@@ -50,7 +50,7 @@ impl Validity {
     }
 
     /// Returns the trouble to log now: a new one, or one that was last logged an interval ago.
-    pub fn tell(&mut self, now: Timestamp) -> Option<Trouble> {
+    pub fn due_warning(&mut self, now: Timestamp) -> Option<Trouble> {
         let trouble = self.trouble(now);
         let is_told = |(before, at): (Trouble, Timestamp)| {
             Some(before) == trouble && (at..at + TELL_EVERY).contains(&now)
@@ -82,7 +82,7 @@ mod tests {
     fn told(life: i64, times: &[i64]) -> Vec<Option<Trouble>> {
         let at = |second| Timestamp::from_second(second).unwrap();
         let mut validity = Validity { from: at(1_000), to: at(1_000 + life), told: None };
-        times.iter().map(|time| validity.tell(at(1_000 + time))).collect()
+        times.iter().map(|time| validity.due_warning(at(1_000 + time))).collect()
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub fn run(scenario: &Scenario, kind: ScalerKind, progress: &dyn Fn(u64)) -> Sca
         one_service(scenario, kind, at, &mut sums);
         progress(u64::from(scenario.warm_up_s + scenario.measured_s));
     }
-    sums.told(scenario, kind)
+    sums.into_outcome(scenario, kind)
 }
 
 /// Returns the plan that an operator who knows the peak would set.
@@ -218,7 +218,7 @@ impl Sums {
         slice.requests_per_s += requests;
     }
 
-    fn told(mut self, scenario: &Scenario, kind: ScalerKind) -> ScalingOutcome {
+    fn into_outcome(mut self, scenario: &Scenario, kind: ScalerKind) -> ScalingOutcome {
         let seconds = f64::from(scenario.measured_s.max(1));
         let each = seconds / self.slices.len() as f64;
         let mut timeline = Vec::new();

@@ -102,11 +102,11 @@ pub fn report<'a, U: Iterator<Item = (&'a Dimension, &'a DimensionUsage)>>(
     containers: impl Iterator<Item = (&'a str, U)>,
 ) -> DimensionReport {
     let (mut report, mut room) = (DimensionReport::default(), BYTES_MAX - FRAME_BYTES);
-    report.pod = told(pod, &mut room, &mut report.left_out);
+    report.pod = reported(pod, &mut room, &mut report.left_out);
     for (name, usages) in containers {
         // A container whose name does not fit has no room for its dimensions either.
         let mut rest = room.saturating_sub(json_bytes(name).saturating_add(CONTAINER_BYTES));
-        let told = told(usages, &mut rest, &mut report.left_out);
+        let told = reported(usages, &mut rest, &mut report.left_out);
         if !told.is_empty() {
             report.containers.insert(name.to_owned(), told);
             room = rest;
@@ -115,7 +115,7 @@ pub fn report<'a, U: Iterator<Item = (&'a Dimension, &'a DimensionUsage)>>(
     report
 }
 
-fn told<'a>(
+fn reported<'a>(
     usages: impl Iterator<Item = (&'a Dimension, &'a DimensionUsage)>,
     room: &mut usize,
     left_out: &mut usize,

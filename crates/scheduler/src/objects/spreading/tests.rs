@@ -36,7 +36,7 @@ fn spreading() -> Spreading {
 
 /// The selector that the pod's default constraints have.
 fn selector(spreading: &mut Spreading, pod: &Pod) -> Option<LabelSelector> {
-    let spread = spreading.wishes(&Arc::default(), pod).spread.clone();
+    let spread = spreading.effective_spec(&Arc::default(), pod).spread.clone();
     let selectors: Vec<_> = spread.constraints.iter().map(|c| c.selector.labels.clone()).collect();
     assert!(selectors.windows(2).all(|pair| pair[0] == pair[1]), "one selector for all");
     selectors.first().cloned()
@@ -59,7 +59,7 @@ fn a_pod_gets_the_systems_constraints_with_the_labels_of_its_services_and_its_co
     spreading.apply(ObjectKind::Service, named("other"), selects(&[("app", "web"), ("hash", "2")]));
     spreading.apply(ObjectKind::ReplicaSet, named("web-1"), selects(&[("app", "web"), ("hash", "1")]));
     let pod = pod(WEB, OWNED);
-    let spread = &spreading.wishes(&Arc::default(), &pod).spread;
+    let spread = &spreading.effective_spec(&Arc::default(), &pod).spread;
     assert!(spread.defaulted);
     let [host, zone] = &spread.constraints[..] else { panic!("{spread:?}") };
     assert_eq!((&*host.topology_key, host.max_skew, host.hard), ("kubernetes.io/hostname", 3, false));
@@ -75,8 +75,8 @@ fn pods_of_one_controller_share_what_they_get() {
     spreading.apply(ObjectKind::StatefulSet, named("db"), selects(&[("app", "db")]));
     let spec = Arc::new(PodSpec { containers: 1, ..PodSpec::default() });
     let owner = Some(("apps/v1", "StatefulSet", "db"));
-    let first = spreading.wishes(&spec, &pod(&[("app", "db"), ("pod-name", "db-0")], owner));
-    let second = spreading.wishes(&spec, &pod(&[("app", "db"), ("pod-name", "db-1")], owner));
+    let first = spreading.effective_spec(&spec, &pod(&[("app", "db"), ("pod-name", "db-0")], owner));
+    let second = spreading.effective_spec(&spec, &pod(&[("app", "db"), ("pod-name", "db-1")], owner));
     assert!(Arc::ptr_eq(&first, &second));
     assert_eq!(first.containers, 1);
 }
@@ -113,7 +113,7 @@ fn a_pod_with_constraints_of_its_own_keeps_them_and_without_defaults_nothing_is_
     let own = Arc::new(PodSpec { spread: own, ..PodSpec::default() });
     let mut spreading = spreading();
     spreading.apply(ObjectKind::ReplicaSet, named("web-1"), selects(WEB));
-    assert!(Arc::ptr_eq(&own, &spreading.wishes(&own, &pod(WEB, OWNED))));
+    assert!(Arc::ptr_eq(&own, &spreading.effective_spec(&own, &pod(WEB, OWNED))));
     let mut off = Spreading::default();
     off.apply(ObjectKind::ReplicaSet, named("web-1"), selects(WEB));
     assert_eq!(selector(&mut off, &pod(WEB, OWNED)), None);

@@ -65,7 +65,7 @@ impl Gangs {
         Some((*place, Case { what: Waits::Allocation(name.clone()), wanted, waiting }))
     }
 
-    pub(in crate::scheduler) fn mark_untold(&mut self, name: &AllocationName) {
+    pub(in crate::scheduler) fn mark_unreported(&mut self, name: &AllocationName) {
         if self.all.contains_key(name) {
             self.untold.insert(name.clone());
         }

@@ -19,7 +19,7 @@ impl Gangs {
 
     /// Returns the gang's place and its needs of each quota at once. Once its minimum is placed, the needs are those of
     /// its first waiting member.
-    fn quota_wants(
+    fn quota_needs(
         &self,
         name: &AllocationName,
         cluster: &Cluster,
@@ -57,7 +57,7 @@ impl Scheduler {
         first: bool,
         now: Duration,
     ) -> bool {
-        let Some((place, wants)) = self.gangs.quota_wants(name, &self.cluster) else {
+        let Some((place, wants)) = self.gangs.quota_needs(name, &self.cluster) else {
             return false;
         };
         let lacking = wants.into_iter().find(|(quota, wanted)| {
@@ -85,7 +85,7 @@ impl Scheduler {
         self.join_line(&quota, &key, wanted, place);
         for uid in members {
             if due || self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
-                self.tell(&uid, quotas::REASON, why.clone(), true);
+                self.report(&uid, quotas::REASON, why.clone(), true);
             }
         }
         true

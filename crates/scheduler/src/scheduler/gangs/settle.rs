@@ -101,7 +101,7 @@ impl Scheduler {
             return Ok(claims);
         };
         for uid in charged {
-            self.cluster.ledger.take_back(uid);
+            self.cluster.ledger.release_growth(uid);
         }
         self.preemption.restore(&task.wanted, &self.cluster.waiting, &mut self.cluster.ledger);
         Err(refusal)

@@ -36,7 +36,7 @@ impl Scheduler {
         for uid in members {
             // Members that already have such a message get updated numbers only once per refresh interval.
             if due || news || self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
-                self.tell(&uid, "Unschedulable", why.clone(), true);
+                self.report(&uid, "Unschedulable", why.clone(), true);
             }
         }
     }
@@ -56,7 +56,7 @@ impl Scheduler {
     }
 
     /// Writes statuses of allocations, and conditions of members that wait for more members.
-    pub(super) fn tell_gangs(&mut self, now: Duration) {
+    pub(super) fn report_gangs(&mut self, now: Duration) {
         if !self.cluster.leading || self.gangs.untold.is_empty() {
             return;
         }
@@ -69,15 +69,15 @@ impl Scheduler {
         }
         self.gangs.looked_at = names.last().cloned();
         for name in names {
-            if self.tell_gang(&name, now) {
+            if self.report_gang(&name, now) {
                 self.gangs.untold.remove(&name);
             }
         }
     }
 
     /// Returns whether everything is reported.
-    fn tell_gang(&mut self, name: &AllocationName, now: Duration) -> bool {
-        let members_know = self.tell_waiting_members(name, now);
+    fn report_gang(&mut self, name: &AllocationName, now: Duration) -> bool {
+        let members_know = self.report_waiting_members(name, now);
         let Some(allocation) = self.gangs.allocations.get(name).filter(|_| self.cluster.owns_gang(name))
         else {
             return members_know;
@@ -102,7 +102,7 @@ impl Scheduler {
 
     /// Reports to waiting members, after a while, that their gang is incomplete. Not as unschedulable: a new node would
     /// not help them.
-    fn tell_waiting_members(&mut self, name: &AllocationName, now: Duration) -> bool {
+    fn report_waiting_members(&mut self, name: &AllocationName, now: Duration) -> bool {
         let allocation = self.gangs.allocations.get(name).cloned();
         let Some(gang) = self.gangs.all.get(name).filter(|gang| gang.state == GangState::Idle) else {
             return true;
@@ -127,7 +127,7 @@ impl Scheduler {
         };
         let members: Vec<_> = gang.waiting.values().map(|(uid, _)| uid.clone()).collect();
         for uid in members {
-            self.tell(&uid, "NotReadyForScheduling", why.clone(), false);
+            self.report(&uid, "NotReadyForScheduling", why.clone(), false);
         }
         true
     }

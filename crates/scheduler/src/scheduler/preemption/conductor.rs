@@ -238,7 +238,7 @@ impl Scheduler {
     }
 
     /// Gives reservations to pods that have waited long, and drops those that did not help in time.
-    pub(in crate::scheduler) fn look_after_aged(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn reserve_for_aged(&mut self, now: Duration) {
         let Preemption { aged, nominations, .. } = &mut self.preemption;
         let Some(over) = aged.begin(&self.cluster, nominations, now) else {
             return;
@@ -280,7 +280,7 @@ impl Scheduler {
                     None => break,
                 }
             }
-            self.tell_untold(class);
+            self.report_unreported(class);
         }
     }
 
@@ -299,7 +299,7 @@ impl Scheduler {
                 self.preemption.hunts.succeeded(class);
                 self.stats.preemption_attempts += 1;
                 self.actions.push(Action::Observe(LatencySample::Victims { pods: victims.pods.len() }));
-                self.tell_why(&uid, true);
+                self.report_reason(&uid, true);
             }
             Chosen::Failed(unhelped) => {
                 self.stats.preemption_attempts += 1;
@@ -350,7 +350,7 @@ impl Scheduler {
             self.settle_hunt(class, chosen);
         }
         self.preemption.hunt_on(class, &self.parked, &mut self.actions);
-        self.tell_untold(class);
+        self.report_unreported(class);
     }
 
     // Hunts of gangs.

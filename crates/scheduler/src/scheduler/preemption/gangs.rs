@@ -151,7 +151,7 @@ pub(super) enum GangChosen {
 
 impl GangHunts {
     /// Retries failed attempts after a change of quotas or gangs.
-    pub(super) fn hope_again(&mut self) {
+    pub(super) fn retry_preemption(&mut self) {
         for hunt in self.by_name.values_mut() {
             if let GangHuntState::Hopeless(revision, _) = &mut hunt.state {
                 *revision = 0;

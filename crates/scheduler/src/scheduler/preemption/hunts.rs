@@ -131,7 +131,7 @@ impl Hunts {
     }
 
     /// Retries failed attempts after a change of quotas or gangs.
-    pub(super) fn hope_again(&mut self) {
+    pub(super) fn retry_preemption(&mut self) {
         let hopeless = self.by_class.values_mut().flat_map(|hunt| hunt.hopeless.values_mut());
         hopeless.for_each(|hopeless| hopeless.revision = 0);
     }

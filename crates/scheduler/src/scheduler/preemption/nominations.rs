@@ -237,7 +237,7 @@ impl Nominations {
         let Some((id, victims)) = self.follow_victims(uid, cluster) else {
             return Outlook::Hopeless;
         };
-        if (is_plain(class) || victims.is_empty()) && cluster.rank_there(class, id, uid, &[]).is_valid() {
+        if (is_plain(class) || victims.is_empty()) && cluster.rank_on(class, id, uid, &[]).is_valid() {
             return Outlook::Fits(id);
         }
         // Victims of other pods nominated here also free resources for this one.
@@ -245,7 +245,7 @@ impl Nominations {
         let evicting = self.evicting.iter().filter(there);
         let victims: BTreeSet<&str> = victims.iter().chain(evicting).map(|victim| &**victim).collect();
         let victims: Vec<&str> = victims.into_iter().collect();
-        let fits = || !victims.is_empty() && cluster.rank_there(class, id, uid, &victims).is_valid();
+        let fits = || !victims.is_empty() && cluster.rank_on(class, id, uid, &victims).is_valid();
         if waits(id) || fits() { Outlook::Waits } else { Outlook::Hopeless }
     }
 
@@ -261,7 +261,7 @@ impl Nominations {
         let nominations = there.filter_map(|uid| self.all.get(uid));
         let victims: Vec<&str> =
             nominations.flat_map(|nomination| &nomination.victims).map(|victim| &**victim).collect();
-        class.looks_at_pods() || cluster.rank_there(class, id, uid, &victims).is_valid()
+        class.looks_at_pods() || cluster.rank_on(class, id, uid, &victims).is_valid()
     }
 
     /// Returns the node the pod is nominated for, if it still exists, and its victims that are still on it.

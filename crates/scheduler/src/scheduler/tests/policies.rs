@@ -1,11 +1,11 @@
 //! Policies apply to waiting pods without a restart.
 
 use super::*;
-use crate::policy::{Governs, Policy, PolicyStatus, StatusReason, Wishes};
+use crate::policy::{Governs, Policy, PolicySettings, PolicyStatus, StatusReason};
 use crate::rules::CellLimit;
 use berth_model::Packing;
 
-fn policy(wishes: Wishes) -> ClusterObject {
+fn policy(wishes: PolicySettings) -> ClusterObject {
     let governs = Governs { schedulers: [Arc::from("berth")].into(), ..Governs::default() };
     ClusterObject::Policy(Box::new(Policy {
         name: "p".into(),
@@ -13,17 +13,17 @@ fn policy(wishes: Wishes) -> ClusterObject {
         generation: 1,
         created: 1,
         governs,
-        wishes: Ok(wishes),
+        settings: Ok(wishes),
     }))
 }
 
-fn packed() -> Wishes {
-    Wishes { packing: Some(Packing::MostAllocated), ..Wishes::default() }
+fn packed() -> PolicySettings {
+    PolicySettings { packing: Some(Packing::MostAllocated), ..PolicySettings::default() }
 }
 
-fn limited(cpu: u8) -> Wishes {
+fn limited(cpu: u8) -> PolicySettings {
     let limit = Some(CellLimit { cpu: Some(cpu), ..CellLimit::default() });
-    Wishes { limit, ..Wishes::default() }
+    PolicySettings { limit, ..PolicySettings::default() }
 }
 
 fn told(scheduler: &mut Scheduler) -> Vec<PolicyStatus> {
