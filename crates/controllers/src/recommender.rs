@@ -108,14 +108,14 @@ pub fn recommend(
 
 /// State while this process leads.
 struct Recommender {
-    place: RecommenderContext,
+    context: RecommenderContext,
     term: u64,
     store: Store,
     /// Metrics besides CPU and memory.
     dimensions: Dimensions,
     owners: OwnerResolver,
     /// VPAs whose past has been loaded, by uid, with the workload it was loaded for.
-    known: BTreeMap<String, Workload>,
+    loaded: BTreeMap<String, Workload>,
     /// Pods of the last round, by uid.
     pods: BTreeMap<Arc<str>, samples::SeenPod>,
     /// Statuses that were just written, by uid of the VPA: the previous and the written one.
@@ -143,9 +143,9 @@ impl Recommender {
             owners: OwnerResolver::new(place.api.clone(), place.watches.index.clone(), place.label()),
             store: Store::new(place.config.settings())?,
             dimensions: Dimensions::new(&place.config)?,
-            place,
+            context: place,
             term,
-            known: BTreeMap::new(),
+            loaded: BTreeMap::new(),
             pods: BTreeMap::new(),
             written: BTreeMap::new(),
             kept: BTreeMap::new(),
@@ -163,7 +163,7 @@ impl Recommender {
 
 impl Rounds for Recommender {
     async fn round(&mut self) {
-        let metrics = self.place.metrics.clone();
+        let metrics = self.context.metrics.clone();
         let whole = Instant::now();
         let began = Instant::now();
         let world = match self.look().await {
@@ -209,7 +209,7 @@ impl Rounds for Recommender {
     }
 
     fn leadership_ended(&self) {
-        self.place.metrics.rests();
+        self.context.metrics.rests();
     }
 
     /// Saves all checkpoints.
@@ -220,12 +220,12 @@ impl Rounds for Recommender {
 
 impl Recommender {
     fn leads(&self) -> bool {
-        self.place.leadership.decides_in(self.term)
+        self.context.leadership.decides_in(self.term)
     }
 
     /// Returns the nodes of the cluster.
     fn nodes(&self) -> Vec<Arc<Node>> {
-        self.place.engine.nodes()
+        self.context.engine.nodes()
     }
 }
 

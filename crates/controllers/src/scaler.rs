@@ -2,15 +2,15 @@
 //! them.
 //!
 //! Steps of a round: read the existing objects and metrics (`look.rs`), decide (`settle.rs`, which calls
-//! `scaling`), act (`act.rs`), and report (`tell.rs`). Only the process that holds the Lease has this state;
+//! `scaling`), act (`act.rs`), and report (`report.rs`). Only the process that holds the Lease has this state;
 //! state that must survive it is in the statuses. If a read fails, the affected state stays unchanged.
 
 mod act;
 mod hints;
 mod look;
 mod refusals;
+mod report;
 mod settle;
-mod tell;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub fn scale(
 
 /// State of services while this process leads.
 struct Scaler {
-    place: ScalerContext,
+    context: ScalerContext,
     term: u64,
     owners: OwnerResolver,
     windows: Windows,
@@ -108,14 +108,14 @@ impl Rounds for Scaler {
     async fn round(&mut self) {
         let began = Instant::now();
         let scaled = self.scale().await;
-        self.place.metrics.round(scaled.is_ok(), began.elapsed(), std::mem::take(&mut self.standings));
+        self.context.metrics.round(scaled.is_ok(), began.elapsed(), std::mem::take(&mut self.standings));
         if let Err(error) = scaled {
             tracing::warn!(%error, "services are not scaled in this round");
         }
     }
 
     fn leadership_ended(&self) {
-        self.place.metrics.rests();
+        self.context.metrics.rests();
     }
 }
 
@@ -127,7 +127,7 @@ impl Scaler {
         let affinity =
             place.hints_window.map(|window| Affinity::new(seconds(window), seconds(place.interval)));
         Scaler {
-            place,
+            context: place,
             term,
             owners,
             windows,
@@ -141,7 +141,7 @@ impl Scaler {
     async fn scale(&mut self) -> Result<(), ApiError> {
         let now = Timestamp::now();
         self.owners.next_round();
-        let mut services = match self.place.api.services().await {
+        let mut services = match self.context.api.services().await {
             Ok(services) => services,
             Err(ApiError::NotFound(_)) => {
                 tracing::debug!("no ServiceScalers in this cluster: apply the CRDs of berth");
@@ -182,7 +182,7 @@ impl Scaler {
             self.correlate(&services, &looks, &counts, now);
         }
         for ((service, look), in_the_way) in services.iter().zip(looks).zip(in_the_way) {
-            if !self.place.leadership.decides_in(self.term) {
+            if !self.context.leadership.decides_in(self.term) {
                 break;
             }
             self.scale_service(service, look, in_the_way, usage_error.as_deref(), now).await;

@@ -46,7 +46,7 @@ pub struct Updater {
 struct InTerm<'a> {
     updater: &'a Updater,
     term: u64,
-    known: UpdaterState,
+    state: UpdaterState,
 }
 
 /// State while this process leads.
@@ -54,7 +54,7 @@ struct InTerm<'a> {
 struct UpdaterState {
     memory: UpdaterMemory,
     /// Reported reasons why pods stay unchanged; by uid.
-    told: BTreeMap<Arc<str>, Hold>,
+    reported: BTreeMap<Arc<str>, Hold>,
     /// The last logged problem.
     complaint: Option<String>,
 }
@@ -70,12 +70,12 @@ struct Group {
 #[derive(Default)]
 struct Tally {
     held: BTreeMap<&'static str, usize>,
-    told: usize,
+    reported: usize,
 }
 
 impl Rounds for InTerm<'_> {
     async fn round(&mut self) {
-        let InTerm { updater, term, known } = self;
+        let InTerm { updater, term, state: known } = self;
         let mut tally = Tally::default();
         let result = updater.update(*term, known, &mut tally).await;
         updater.metrics.round(result.is_ok(), tally.held);
@@ -97,7 +97,7 @@ impl Rounds for InTerm<'_> {
 impl Updater {
     /// Updates pods while this process leads. Never returns.
     pub async fn run(self) {
-        let begin = |term| Some(InTerm { updater: &self, term, known: UpdaterState::default() });
+        let begin = |term| Some(InTerm { updater: &self, term, state: UpdaterState::default() });
         let interval = self.config.apply.interval.get();
         rounds::run(|| self.leadership.decides(), interval, begin, std::future::pending()).await;
     }
@@ -121,7 +121,7 @@ impl Updater {
             }
         }
         known.memory.retain(&uids, &vpas);
-        known.told.retain(|uid, _| uids.contains(uid));
+        known.reported.retain(|uid, _| uids.contains(uid));
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl Updater {
             }
             match step {
                 UpdateStep::Hold(why) => self.hold(pod, vpa, (why, detail), known, tally).await,
-                _ => drop(known.told.remove(&pod.uid)),
+                _ => drop(known.reported.remove(&pod.uid)),
             }
         }
         known.memory = memory;
@@ -311,12 +311,12 @@ impl Updater {
         tally: &mut Tally,
     ) {
         *tally.held.entry(why.name()).or_default() += 1;
-        let is_new = known.told.get(&pod.uid) != Some(&why);
-        if why.passes() || !is_new || tally.told == TOLD_MAX {
+        let is_new = known.reported.get(&pod.uid) != Some(&why);
+        if why.passes() || !is_new || tally.reported == TOLD_MAX {
             return;
         }
-        tally.told += 1;
-        known.told.insert(pod.uid.clone(), why);
+        tally.reported += 1;
+        known.reported.insert(pod.uid.clone(), why);
         let text = detail.map_or_else(|| why.why().to_owned(), |detail| format!("{}: {detail}", why.why()));
         self.resizer.writer.write_event(PodEvent::held(id(pod), &vpa.name, &text)).await;
     }

@@ -29,7 +29,7 @@ pub struct Forward {
 }
 
 struct Shared {
-    ours: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    own_term: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     leader: watch::Receiver<Option<Holder>>,
     trust: Trust,
     client: Mutex<Option<(Holder, String, Client)>>,
@@ -58,12 +58,14 @@ impl Forward {
         leader: watch::Receiver<Option<Holder>>,
         trust: Trust,
     ) -> Self {
-        Forward { shared: Arc::new(Shared { ours: Box::new(ours), leader, trust, client: Mutex::default() }) }
+        Forward {
+            shared: Arc::new(Shared { own_term: Box::new(ours), leader, trust, client: Mutex::default() }),
+        }
     }
 
     /// Returns the term in which this process leads, if it does.
     pub fn own_term(&self) -> Option<u64> {
-        (self.shared.ours)()
+        (self.shared.own_term)()
     }
 
     /// Forwards a bind to the leader. `body` is `ExtenderBindingArgs`.

@@ -51,7 +51,7 @@ pub struct Placing {
     /// Hints in force now.
     pub hints: Arc<RwLock<Hints>>,
     /// Schedulers that use the hints themselves; their pods get no affinity.
-    pub ours: Vec<String>,
+    pub own_schedulers: Vec<String>,
 }
 
 /// Result of a review.
@@ -104,7 +104,7 @@ impl Mutate {
 
     /// Returns the patch that adds hints to a pod of another scheduler.
     fn place(&self, object: &str, namespace: &str) -> Vec<Value> {
-        let Some(Placing { hints, ours }) = &self.placing else { return Vec::new() };
+        let Some(Placing { hints, own_schedulers: ours }) = &self.placing else { return Vec::new() };
         let hints = hints.read();
         // A pod that cannot be decoded has been warned about already.
         let pod = if hints.is_empty() { None } else { NewPod::read(object, namespace).ok() };

@@ -50,7 +50,7 @@ pub(super) fn webhook(
     hints: &Arc<RwLock<Hints>>,
 ) -> Option<Arc<Mutate>> {
     let placing = (config.scaling.enabled && config.scaling.hints_in_pods)
-        .then(|| Placing { hints: hints.clone(), ours: config.scheduler_names.clone() });
+        .then(|| Placing { hints: hints.clone(), own_schedulers: config.scheduler_names.clone() });
     let mutate = || Mutate::new(watches.index.clone(), histograms.clone(), &config.recommender, placing);
     config.recommender.apply.webhook.then(|| Arc::new(mutate()))
 }

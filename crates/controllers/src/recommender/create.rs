@@ -37,12 +37,12 @@ impl RecommenderContext {
 impl Recommender {
     /// Returns the namespaces that request VPAs; `None` if disabled or currently unknown.
     pub(super) async fn opted_in_namespaces(&mut self) -> Option<CreationRequests> {
-        let label = self.place.label()?;
-        let found = self.place.api.namespaces_with(&label).await;
+        let label = self.context.label()?;
+        let found = self.context.api.namespaces_with(&label).await;
         let read = found.as_ref().map(drop).map_err(ToString::to_string);
         self.complaints.record("namespaces", "the labels of namespaces", read);
         let mut namespaces = found.ok()?;
-        namespaces.retain(|namespace| self.place.config.covers(namespace));
+        namespaces.retain(|namespace| self.context.config.covers(namespace));
         Some(CreationRequests { namespaces, candidates: BTreeMap::new() })
     }
 
@@ -54,9 +54,9 @@ impl Recommender {
     }
 
     pub(super) async fn make_vpas(&mut self, world: &World) {
-        let Some(asked) = &world.asked else { return };
-        let vpas: Vec<&Vpa> = world.targets.iter().map(|target| &target.vpa).chain(&world.others).collect();
-        let plan = plan(asked, &vpas, &self.place.config.name);
+        let Some(asked) = &world.creation else { return };
+        let vpas: Vec<&Vpa> = world.targets.iter().map(|target| &target.vpa).chain(&world.foreign).collect();
+        let plan = plan(asked, &vpas, &self.context.config.name);
         self.create(&plan.create).await;
         self.delete(&plan.superfluous).await;
     }
@@ -70,12 +70,12 @@ impl Recommender {
         let key = |it: &CreationCandidate| (it.namespace.clone(), create::name(&it.owner));
         let due: Vec<&CreationCandidate> =
             wanted.iter().copied().filter(|it| !refused.contains_key(&key(it))).collect();
-        self.place.metrics.vpas_wait(due.len().saturating_sub(CREATED_MAX));
+        self.context.metrics.vpas_wait(due.len().saturating_sub(CREATED_MAX));
         let mut writes = Vec::new();
         for candidate in due.into_iter().take(CREATED_MAX) {
-            writes.push(write(self.place.clone(), self.term, candidate.clone()));
+            writes.push(write(self.context.clone(), self.term, candidate.clone()));
         }
-        let workers = self.place.config.update_workers as usize;
+        let workers = self.context.config.update_workers as usize;
         let written: Vec<_> = stream::iter(writes).buffer_unordered(workers).collect().await;
         for (candidate, error) in written.into_iter().flatten() {
             let (namespace, name) = key(&candidate);
@@ -94,8 +94,8 @@ impl Recommender {
             if !self.leads() {
                 return;
             }
-            let deleted = self.place.api.delete_vpa(vpa).await;
-            self.place.metrics.vpa_deleted(deleted.is_ok());
+            let deleted = self.context.api.delete_vpa(vpa).await;
+            self.context.metrics.vpa_deleted(deleted.is_ok());
             match deleted {
                 Ok(()) => {
                     tracing::info!(namespace = %vpa.namespace, vpa = %vpa.name, "deleted an unused VPA");

@@ -158,12 +158,12 @@ impl Recommender {
 
     /// Reads missing histories, and the newest samples.
     pub(super) async fn measure_dimensions(&mut self, world: &World) {
-        let Some(source) = self.place.source.clone() else { return };
+        let Some(source) = self.context.source.clone() else { return };
         // A Prometheus that just failed to return CPU and memory is not queried further.
         if self.complaints.has("samples") {
             return;
         }
-        let known: BTreeSet<&Workload> = self.known.values().collect();
+        let known: BTreeSet<&Workload> = self.loaded.values().collect();
         let of_known = world.pods.values().flatten().filter(|(workload, _)| known.contains(workload));
         let pods: ByName = of_known
             .flat_map(|(of, pods)| {
@@ -275,7 +275,7 @@ impl Recommender {
             Err(_) => DimensionRead::Failed,
         };
         let name = self.dimensions.name(place);
-        self.place.metrics.dimensions.read(&name, result, tally.taken, tally.refused);
+        self.context.metrics.dimensions.read(&name, result, tally.taken, tally.refused);
     }
 
     /// Writes changed usage into the annotations of VPAs.
@@ -284,7 +284,7 @@ impl Recommender {
         for target in &world.targets {
             let vpa = &target.vpa;
             let Some(workload) = target.controls() else { continue };
-            if self.known.get(&vpa.uid) != Some(workload) || world.pods_of(workload).is_none() {
+            if self.loaded.get(&vpa.uid) != Some(workload) || world.pods_of(workload).is_none() {
                 continue;
             }
             let running = world.requests(workload);
@@ -308,7 +308,7 @@ impl Recommender {
         for told in &due {
             self.complain_of_truncation(told);
         }
-        let (place, term, workers) = (&self.place, self.term, self.place.config.update_workers as usize);
+        let (place, term, workers) = (&self.context, self.term, self.context.config.update_workers as usize);
         let mut writes = Vec::with_capacity(due.len());
         for told in due {
             writes.push(write(place.clone(), term, told));

@@ -31,7 +31,7 @@ enum Whose {
 impl Recommender {
     /// Counts evictions. To be called before ended pods are forgotten: an evicted pod has ended.
     pub(super) async fn read_evictions(&mut self, world: &World) {
-        let namespaces: BTreeSet<Arc<str>> = self.known.values().map(|of| of.namespace.clone()).collect();
+        let namespaces: BTreeSet<Arc<str>> = self.loaded.values().map(|of| of.namespace.clone()).collect();
         let (mut heard, mut result) = (Heard::new(), Ok(()));
         let mut look_ups = LOOKED_UP_MAX;
         for namespace in namespaces {
@@ -41,9 +41,9 @@ impl Recommender {
                 continue;
             }
             let before = self.heard.remove(&namespace).unwrap_or_default();
-            match self.place.api.evictions(&namespace).await {
+            match self.context.api.evictions(&namespace).await {
                 Ok((evictions, beyond)) => {
-                    self.place.metrics.evictions_left(beyond);
+                    self.context.metrics.evictions_left(beyond);
                     let now_heard =
                         self.count_evictions(world, &namespace, evictions, &before, &mut look_ups).await;
                     heard.insert(namespace, now_heard);
@@ -66,7 +66,7 @@ impl Recommender {
         let of_here = world.targets.iter().filter(|target| target.vpa.namespace == *namespace);
         of_here
             .filter_map(|target| Some((&target.vpa.uid, target.controls()?)))
-            .all(|(uid, workload)| self.known.get(uid) == Some(workload))
+            .all(|(uid, workload)| self.loaded.get(uid) == Some(workload))
     }
 
     async fn count_evictions(
@@ -101,7 +101,7 @@ impl Recommender {
     ) -> Whose {
         let too_old = eviction.time < super::now().saturating_sub(SEEN_LATE_NS);
         let known: BTreeSet<&Workload> =
-            self.known.values().filter(|workload| workload.namespace == *namespace).collect();
+            self.loaded.values().filter(|workload| workload.namespace == *namespace).collect();
         if let Some(workload) = self.store.workload_of(&eviction.pod_uid) {
             return if known.contains(workload) { Whose::Ours(workload.clone()) } else { Whose::Nobodys };
         }
@@ -113,7 +113,7 @@ impl Recommender {
             return Whose::Later;
         }
         *look_ups -= 1;
-        let owner = self.place.api.controller_of(namespace, &eviction.pod, &eviction.pod_uid).await;
+        let owner = self.context.api.controller_of(namespace, &eviction.pod, &eviction.pod_uid).await;
         let workload = match owner {
             Err(_) => return Whose::Later,
             Ok(None) => by_name,
@@ -123,7 +123,7 @@ impl Recommender {
                 Ok(_) => by_name,
             },
         };
-        let is_known = |workload: &Workload| self.known.values().any(|known| known == workload);
+        let is_known = |workload: &Workload| self.loaded.values().any(|known| known == workload);
         workload.filter(is_known).map_or(Whose::Nobodys, Whose::Ours)
     }
 
@@ -148,9 +148,9 @@ impl Recommender {
                 self.store.pod_runs(&eviction.pod_uid, workload);
             }
             let kill = self.store.record_oom(&eviction.pod_uid, container, *bytes, eviction.time, now);
-            self.place.metrics.oom(kill.is_ok());
+            self.context.metrics.oom(kill.is_ok());
             if let Ok(needed) = kill {
-                let judge = Judge::new(world, &self.recommended, self.place.metrics.clone());
+                let judge = Judge::new(world, &self.recommended, self.context.metrics.clone());
                 judge.kill(workload, container, needed);
             }
         }

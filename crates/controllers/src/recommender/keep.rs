@@ -60,7 +60,7 @@ impl Due {
 
 impl Recommender {
     pub(super) async fn maintain_checkpoints(&mut self, world: &World) {
-        let config = self.place.config.clone();
+        let config = self.context.config.clone();
         let is_due = |at: Option<Instant>, every: Duration| at.is_none_or(|at| at.elapsed() >= every);
         if is_due(self.saved_at, config.checkpoints_interval.get()) {
             self.saved_at = Some(Instant::now());
@@ -85,7 +85,7 @@ impl Recommender {
     async fn save(&mut self, world: &World, budget: Duration) {
         let due = saved::oldest_first(self.due(world));
         let began = Instant::now();
-        let workers = self.place.config.update_workers as usize;
+        let workers = self.context.config.update_workers as usize;
         for some in due.chunks(workers * 4) {
             self.save_some(some, workers).await;
             if began.elapsed() > budget {
@@ -102,7 +102,7 @@ impl Recommender {
         let mut due = Vec::new();
         for target in &world.targets {
             let Some(workload) = target.controls() else { continue };
-            if self.known.get(&target.vpa.uid) != Some(workload) {
+            if self.loaded.get(&target.vpa.uid) != Some(workload) {
                 continue;
             }
             for (container, aggregate) in self.store.containers(workload) {
@@ -151,7 +151,7 @@ impl Recommender {
         let saved: Vec<_> = saved.collect();
         let mut writes = Vec::with_capacity(some.len());
         for (due, spans, saved) in saved {
-            writes.push(write(self.place.clone(), self.term, due, spans, saved));
+            writes.push(write(self.context.clone(), self.term, due, spans, saved));
         }
         let written: Vec<_> = stream::iter(writes).buffer_unordered(workers).collect().await;
         for (due, spans, written) in written.into_iter().flatten() {
@@ -176,7 +176,7 @@ impl Recommender {
     /// compared with.
     async fn collect_garbage(&mut self, world: &World) {
         let keepers = self.keepers(world);
-        let config = self.place.config.clone();
+        let config = self.context.config.clone();
         let takes_over = config.name == DEFAULT_RECOMMENDER;
         let none = BTreeMap::new();
         let mut garbage: Vec<FoundCheckpoint> = Vec::new();
@@ -194,7 +194,7 @@ impl Recommender {
         };
         let mut listed = Ok(());
         for namespace in config.lists() {
-            let list = self.place.api.checkpoints(namespace, &mut take).await;
+            let list = self.context.api.checkpoints(namespace, &mut take).await;
             listed = listed.and(list.map_err(|error| error.to_string()));
         }
         let failed = listed.is_err();
@@ -214,7 +214,7 @@ impl Recommender {
             if !self.leads() {
                 return;
             }
-            match self.place.api.delete_checkpoint(&found.namespace, &found.label.name, &found.uid).await {
+            match self.context.api.delete_checkpoint(&found.namespace, &found.label.name, &found.uid).await {
                 Ok(()) => {
                     tracing::info!(namespace = %found.namespace, checkpoint = %found.label.name, "deleted an unused checkpoint");
                     self.kept.remove(&key);
@@ -242,13 +242,13 @@ impl Recommender {
     /// Returns the users of checkpoints, by namespace and name of the VPA.
     fn keepers(&self, world: &World) -> BTreeMap<String, BTreeMap<String, Keeper>> {
         let mut keepers: BTreeMap<String, BTreeMap<String, Keeper>> = BTreeMap::new();
-        for Vpa { namespace, name, .. } in &world.others {
+        for Vpa { namespace, name, .. } in &world.foreign {
             keepers.entry(namespace.to_string()).or_default().insert(name.to_string(), Keeper::Other);
         }
         for target in &world.targets {
             let vpa = &target.vpa;
             let keeper = match &target.state {
-                State::Controls(workload) if self.known.get(&vpa.uid) == Some(workload) => {
+                State::Controls(workload) if self.loaded.get(&vpa.uid) == Some(workload) => {
                     let running: BTreeSet<String> = world.requests(workload).into_keys().collect();
                     match running.is_empty() {
                         // Scaled to 0: it may come back unchanged.

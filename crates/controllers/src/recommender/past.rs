@@ -33,7 +33,7 @@ impl Recommender {
         for target in &world.targets {
             let Some(workload) = target.controls() else { continue };
             let vpa = &target.vpa;
-            if self.known.get(&vpa.uid) == Some(workload) || !world.pods.contains_key(&workload.namespace) {
+            if self.loaded.get(&vpa.uid) == Some(workload) || !world.pods.contains_key(&workload.namespace) {
                 continue;
             }
             let of = new.entry(workload.namespace.clone()).or_default();
@@ -43,11 +43,11 @@ impl Recommender {
             return;
         }
         let began = Instant::now();
-        match self.place.config.storage {
+        match self.context.config.storage {
             Storage::Checkpoint => self.load_checkpoints(&new).await,
             Storage::Prometheus => self.load_history(world, &new).await,
         }
-        self.place.metrics.took("LoadPast", began);
+        self.context.metrics.took("LoadPast", began);
     }
 
     async fn load_checkpoints(&mut self, new: &BTreeMap<Arc<str>, Vec<New<'_>>>) {
@@ -57,7 +57,7 @@ impl Recommender {
                 let vpa = vpas.iter().find(|new| new.vpa == it.label.vpa);
                 vpa.is_some() && it.label.name == saved::name(&it.label.vpa, &it.label.container)
             };
-            let listed = self.place.api.checkpoints(Some(namespace), |it| {
+            let listed = self.context.api.checkpoints(Some(namespace), |it| {
                 if ours(&it) {
                     found.push(it);
                 }
@@ -75,7 +75,7 @@ impl Recommender {
                 }
             }
             for new in vpas {
-                self.known.insert(new.uid.to_owned(), new.workload.clone());
+                self.loaded.insert(new.uid.to_owned(), new.workload.clone());
             }
         }
     }
@@ -99,7 +99,7 @@ impl Recommender {
         if loaded.is_ok() {
             kept.spans = self.spans(new.workload, &label.container);
         }
-        self.place.metrics.checkpoint_loaded(loaded.is_ok());
+        self.context.metrics.checkpoint_loaded(loaded.is_ok());
         if let Err(error) = loaded {
             tracing::warn!(
                 %error, %namespace, checkpoint = %label.name,
@@ -110,7 +110,7 @@ impl Recommender {
     }
 
     async fn load_history(&mut self, world: &World, new: &BTreeMap<Arc<str>, Vec<New<'_>>>) {
-        let Some(source) = self.place.source.clone() else { return };
+        let Some(source) = self.context.source.clone() else { return };
         let workloads: BTreeMap<&str, BTreeSet<&Workload>> = new
             .iter()
             .map(|(namespace, vpas)| (&**namespace, vpas.iter().map(|new| new.workload).collect()))
@@ -149,7 +149,7 @@ impl Recommender {
             match &read {
                 Ok(_) => {
                     self.dimensions.await_history(new.workload);
-                    self.known.insert(new.uid.to_owned(), new.workload.clone());
+                    self.loaded.insert(new.uid.to_owned(), new.workload.clone());
                 }
                 // A read that is repeated starts from scratch.
                 Err(_) => self.store.forget(new.workload, |_| false),

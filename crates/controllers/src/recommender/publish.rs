@@ -19,8 +19,8 @@ use berth_telemetry::VpaKind;
 
 impl Recommender {
     pub(super) async fn publish(&mut self, world: &World) {
-        let nodes = if self.place.config.cap_to_nodes { self.nodes() } else { Vec::new() };
-        let thresholds = self.place.config.thresholds();
+        let nodes = if self.context.config.cap_to_nodes { self.nodes() } else { Vec::new() };
+        let thresholds = self.context.config.thresholds();
         let now = super::now();
         let mut kinds: BTreeMap<VpaKind, usize> = BTreeMap::new();
         let mut due: Vec<(Vpa, Status, Status)> = Vec::new();
@@ -42,9 +42,9 @@ impl Recommender {
                 due.push((vpa.clone(), old, status));
             }
         }
-        self.place.metrics.vpas(kinds);
+        self.context.metrics.vpas(kinds);
         self.note_recommended(world, recommended);
-        let (place, term, workers) = (&self.place, self.term, self.place.config.update_workers as usize);
+        let (place, term, workers) = (&self.context, self.term, self.context.config.update_workers as usize);
         let mut writes = Vec::with_capacity(due.len());
         for (vpa, old, status) in due {
             writes.push(write(place.clone(), term, vpa, old, status));
@@ -62,8 +62,8 @@ impl Recommender {
             State::Shadowed(why) => Some(Findings { is_shadowed: true, ..unsupported(why) }),
             State::Controls(workload) => {
                 let pods = world.pods_of(workload)?.len();
-                if self.known.get(&target.vpa.uid) != Some(workload) {
-                    let from_history = self.place.config.storage == Storage::Prometheus;
+                if self.loaded.get(&target.vpa.uid) != Some(workload) {
+                    let from_history = self.context.config.storage == Storage::Prometheus;
                     return from_history.then(|| Findings {
                         pods,
                         fetches_history: true,
@@ -85,7 +85,7 @@ impl Recommender {
     ) -> Findings {
         let running = world.requests(workload);
         let spec = world.pods_of(workload).and_then(|pods| pods.iter().find_map(|live| live.spec.clone()));
-        let max_allowed = self.place.config.max_allowed();
+        let max_allowed = self.context.config.max_allowed();
         let proposal =
             propose(vpa, &self.store, workload, &running, max_allowed, || sizes(nodes, spec.as_deref()));
         // Containers in mode `Off` get no recommendation, and lose an earlier one.

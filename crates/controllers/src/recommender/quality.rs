@@ -90,7 +90,7 @@ impl Recommender {
             containers.retain(|name, _| is_there(name));
             for Recommendation { container, uncapped, .. } in recommendations {
                 let Some(old) = containers.insert(container, uncapped) else { continue };
-                let quality = self.place.metrics.quality();
+                let quality = self.context.metrics.quality();
                 let both = old.zip(uncapped).map(|(old, new)| Some((old.unwrap_or(0), new?)));
                 for (resource, both) in [(SizedResource::Cpu, both.cpu), (SizedResource::Memory, both.memory)]
                 {

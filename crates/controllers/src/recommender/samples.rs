@@ -32,9 +32,9 @@ impl Recommender {
     /// Updates the store with running pods and OOM kills.
     pub(super) fn follow_pods(&mut self, world: &World) {
         let now = super::now();
-        let known: BTreeSet<_> = self.known.values().cloned().collect();
+        let known: BTreeSet<_> = self.loaded.values().cloned().collect();
         let mut seen = BTreeMap::new();
-        let judge = Judge::new(world, &self.recommended, self.place.metrics.clone());
+        let judge = Judge::new(world, &self.recommended, self.context.metrics.clone());
         for (workload, pods) in world.pods.values().flatten().filter(|(workload, _)| known.contains(workload))
         {
             for pod in pods.iter().map(|live| &live.pod) {
@@ -52,7 +52,7 @@ impl Recommender {
                     if is_new {
                         let requested = container.requests().memory;
                         let kill = self.store.record_oom(&pod.uid, &container.name, requested, time, now);
-                        self.place.metrics.oom(kill.is_ok());
+                        self.context.metrics.oom(kill.is_ok());
                         if let Ok(needed) = kill {
                             judge.kill(workload, &container.name, needed);
                         }
@@ -87,7 +87,7 @@ impl Recommender {
         if namespaces.is_empty() {
             return;
         }
-        let taken = match self.place.source.is_some() {
+        let taken = match self.context.source.is_some() {
             true => self.read_prometheus(world, &namespaces, &by_name).await,
             false => self.read_metrics_api(world, &namespaces, &by_name).await,
         };
@@ -100,8 +100,8 @@ impl Recommender {
         namespaces: &[String],
         pods: &ByName<'_>,
     ) -> Result<(), String> {
-        let Some(source) = self.place.source.clone() else { return Ok(()) };
-        let (store, metrics, now) = (&mut self.store, self.place.metrics.clone(), super::now());
+        let Some(source) = self.context.source.clone() else { return Ok(()) };
+        let (store, metrics, now) = (&mut self.store, self.context.metrics.clone(), super::now());
         let judge = Judge::new(world, &self.recommended, metrics.clone());
         let read = source.latest(Namespaces::These(namespaces), Timestamp::now(), |kind, series| {
             let Some(uid) = pods.get(&(series.namespace, series.pod)) else { return };
@@ -123,11 +123,11 @@ impl Recommender {
         namespaces: &[String],
         pods: &ByName<'_>,
     ) -> Result<(), String> {
-        let judge = Judge::new(world, &self.recommended, self.place.metrics.clone());
+        let judge = Judge::new(world, &self.recommended, self.context.metrics.clone());
         let mut failed = None;
         for namespace in namespaces {
-            let answer = self.place.api.pod_metrics(namespace).await;
-            self.place.metrics.metric_server(answer.is_ok());
+            let answer = self.context.api.pod_metrics(namespace).await;
+            self.context.metrics.metric_server(answer.is_ok());
             let usages = match answer {
                 Ok(usages) => usages,
                 Err(ApiError::NotFound(error)) => {
@@ -145,7 +145,7 @@ impl Recommender {
                     let (name, time) = (&container.name, usage.time);
                     if let Some(millicores) = container.usage.cpu {
                         let taken = self.store.add_cpu(uid, name, millicores, time, now);
-                        self.place.metrics.sample(taken);
+                        self.context.metrics.sample(taken);
                         if taken.is_ok() {
                             judge.sample(self.store.workload_of(uid), name, UsageKind::Cpu, millicores);
                         }
@@ -156,7 +156,7 @@ impl Recommender {
                     }
                     if let Some(bytes) = container.usage.memory {
                         let taken = self.store.add_memory(uid, name, bytes, time, now);
-                        self.place.metrics.sample(taken);
+                        self.context.metrics.sample(taken);
                         if taken.is_ok() {
                             judge.sample(self.store.workload_of(uid), name, UsageKind::Memory, bytes);
                         }

@@ -19,9 +19,9 @@ pub(super) struct World {
     /// VPAs of this recommender.
     pub targets: Vec<Target>,
     /// VPAs of other recommenders.
-    pub others: Vec<Vpa>,
+    pub foreign: Vec<Vpa>,
     /// Where VPAs are to be created; `None`: nowhere, or unknown.
-    pub asked: Option<CreationRequests>,
+    pub creation: Option<CreationRequests>,
     /// Pods of controlled workloads, for each namespace whose owners could be read.
     pub pods: BTreeMap<Arc<str>, PodsOf>,
 }
@@ -76,8 +76,8 @@ impl World {
 impl Recommender {
     pub(super) async fn look(&mut self) -> Result<World, VpasUnknown> {
         self.owners.next_round();
-        let config = self.place.config.clone();
-        let all = self.place.watches.vpas().await?;
+        let config = self.context.config.clone();
+        let all = self.context.watches.vpas().await?;
         let covered = all.iter().filter(|vpa| config.covers(&vpa.namespace)).map(|vpa| Vpa::clone(vpa));
         let (ours, others): (Vec<Vpa>, Vec<Vpa>) = covered.partition(|vpa| vpa.is_of(&config.name));
         let controllers = controlling(&ours);
@@ -89,11 +89,11 @@ impl Recommender {
             ours.into_iter().zip(states).map(|(vpa, state)| Target { vpa, state }).collect();
         let mut wanted: BTreeSet<Workload> = targets.iter().filter_map(Target::controls).cloned().collect();
         // Workloads whose VPA is currently unknown are still followed.
-        wanted.extend(targets.iter().filter_map(|target| self.known.get(&target.vpa.uid)).cloned());
+        wanted.extend(targets.iter().filter_map(|target| self.loaded.get(&target.vpa.uid)).cloned());
         let namespaces: BTreeSet<&Arc<str>> = wanted.iter().map(|workload| &workload.namespace).collect();
         let mut asked = self.opted_in_namespaces().await;
         let asking: BTreeSet<Arc<str>> = asked.iter().flat_map(|it| &it.namespaces).cloned().collect();
-        self.place.watches.pods.listed().await;
+        self.context.watches.pods.listed().await;
         let mut pods = BTreeMap::new();
         for namespace in namespaces.into_iter().chain(&asking).collect::<BTreeSet<_>>() {
             let topic = format!("owners of pods in {namespace}");
@@ -106,7 +106,7 @@ impl Recommender {
                 Err(error) => self.complaints.record(&topic, &topic, Err(error.to_string())),
             }
         }
-        Ok(World { targets, others, asked, pods })
+        Ok(World { targets, foreign: others, creation: asked, pods })
     }
 
     async fn state(
@@ -156,7 +156,7 @@ impl Recommender {
         mut asked: Option<&mut CreationRequests>,
     ) -> Result<PodsOf, ApiError> {
         let mut owned = PodsOf::new();
-        let pods = self.place.watches.pods.of(namespace);
+        let pods = self.context.watches.pods.of(namespace);
         for live in pods {
             let Some(owner) = &live.pod.owner else { continue };
             if let TopOwner::Top(top) = self.owners.top(namespace, owner).await? {
@@ -186,7 +186,7 @@ impl Recommender {
         }
         self.dimensions.retain(|workload| named.contains(workload));
         let uids: BTreeSet<&str> = world.targets.iter().map(|target| target.vpa.uid.as_str()).collect();
-        self.known.retain(|uid, _| uids.contains(uid.as_str()));
+        self.loaded.retain(|uid, _| uids.contains(uid.as_str()));
     }
 
     /// Applies the estimators of VPAs after their past has been loaded: the past arrives pod by pod, and
@@ -195,7 +195,7 @@ impl Recommender {
         for target in &world.targets {
             let Some(workload) = target.controls() else { continue };
             let vpa = &target.vpa;
-            if self.known.get(&vpa.uid) != Some(workload) {
+            if self.loaded.get(&vpa.uid) != Some(workload) {
                 continue;
             }
             let topic = format!("estimator of {}/{}", vpa.namespace, vpa.name);

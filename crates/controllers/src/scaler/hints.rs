@@ -63,7 +63,7 @@ impl Affinity {
     fn resume(&mut self, services: &[ScaledService]) {
         let mut known = Vec::new();
         for service in services {
-            let Some(status) = &service.known else { continue };
+            let Some(status) = &service.status else { continue };
             for hint in &status.hints {
                 self.selectors.insert(hint.service.as_str().into(), hint.selector.clone());
                 known.push(Hint {
@@ -132,7 +132,7 @@ impl Scaler {
     pub(super) async fn read_network(&mut self, namespaces: &[String], now: Timestamp) -> Result<(), String> {
         let windows = &mut self.windows;
         for metric in [network("receive"), network("transmit")] {
-            let read = self.place.source.latest_of(&metric, Namespaces::These(namespaces), now, |series| {
+            let read = self.context.source.latest_of(&metric, Namespaces::These(namespaces), now, |series| {
                 for sample in series.samples {
                     windows.add_to((series.namespace, series.pod), sample.at as i64, sample.value);
                 }

@@ -33,7 +33,7 @@ impl Scaler {
     ) -> Result<(), String> {
         let names: Vec<String> = namespaces.iter().map(|name| name.to_string()).collect();
         let windows = &mut self.windows;
-        let read = self.place.source.latest(Namespaces::These(&names), now, |kind, series| {
+        let read = self.context.source.latest(Namespaces::These(&names), now, |kind, series| {
             let (kind, unit) = match kind {
                 UsageKind::Cpu => (MeasuredKind::Cpu, 1_000.0),
                 UsageKind::Memory => (MeasuredKind::Memory, 1.0),
@@ -53,8 +53,8 @@ impl Scaler {
         &self,
         namespaces: &BTreeSet<Arc<str>>,
     ) -> BTreeMap<Arc<str>, Result<Vec<Other>, String>> {
-        let api = &self.place.api;
-        let vpas = match self.place.watches.vpas().await {
+        let api = &self.context.api;
+        let vpas = match self.context.watches.vpas().await {
             Err(VpasUnknown::NotServed) => Ok(Vec::new()),
             vpas => vpas,
         };
@@ -97,7 +97,7 @@ impl Scaler {
         path: Result<String, String>,
         now: Timestamp,
     ) -> Result<ServiceObservation, String> {
-        let api = &self.place.api;
+        let api = &self.context.api;
         let OwnerRef { kind, name, .. } = &service.target;
         let target = |error: String| format!("{kind} {name}: {error}");
         let scale = api.scale(&path?).await.map_err(|error| target(error.to_string()))?;
@@ -107,8 +107,8 @@ impl Scaler {
                 scale.selector
             )));
         };
-        self.place.watches.pods.listed().await;
-        let pods = self.place.watches.pods.selected(&service.namespace, selector);
+        self.context.watches.pods.listed().await;
+        let pods = self.context.watches.pods.selected(&service.namespace, selector);
         let pods = pods.iter().map(|live| live.pod.clone()).collect();
         let query = |of: fn(&ScalingPlan) -> &Option<Query>| {
             service.plan.as_ref().ok().and_then(|plan| of(plan).as_ref())
@@ -129,13 +129,13 @@ impl Scaler {
         let Some(query) = query else { return Ok(None) };
         let OwnerRef { kind, name, .. } = &service.target;
         let of = ServiceName { namespace: &service.namespace, kind, name };
-        let config = self.place.source.config();
+        let config = self.context.source.config();
         let text = match query {
             Query::Signal(kind) => signal(config, *kind, of),
             Query::SuccessRate => success_rate(config, of),
             Query::Custom(text) => filled(text, of),
         };
-        let sample = self.place.source.number(&text, now).await.map_err(|error| error.to_string())?;
+        let sample = self.context.source.number(&text, now).await.map_err(|error| error.to_string())?;
         Ok(sample.map(|sample| Measured { time_s: sample.at as i64, value: sample.value }))
     }
 }

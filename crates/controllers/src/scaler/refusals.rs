@@ -12,7 +12,7 @@ pub(super) struct Refusals<T>(BTreeMap<Arc<str>, Refusal<T>>);
 
 #[derive(Debug, Clone)]
 struct Refusal<T> {
-    asked: T,
+    requested: T,
     why: String,
     tries: u32,
     again_s: i64,
@@ -28,15 +28,15 @@ impl<T: PartialEq> Refusals<T> {
     /// Returns the error that blocks the same request for now; `None`: it may be sent.
     pub fn pause(&self, uid: &str, asked: &T, now_s: i64) -> Option<&str> {
         let refusal = self.0.get(uid)?;
-        (refusal.asked == *asked && now_s < refusal.again_s).then_some(refusal.why.as_str())
+        (refusal.requested == *asked && now_s < refusal.again_s).then_some(refusal.why.as_str())
     }
 
     pub fn add(&mut self, uid: &Arc<str>, asked: T, why: String, now_s: i64) {
-        let before = self.0.remove(uid).filter(|before| before.asked == asked);
+        let before = self.0.remove(uid).filter(|before| before.requested == asked);
         let tries = before.map_or(0, |before| before.tries).saturating_add(1);
         let pause_s = 1_i64.checked_shl(tries.min(32)).map_or(PAUSE_S_MAX, |pause| pause.min(PAUSE_S_MAX));
         let again_s = now_s.saturating_add(pause_s);
-        self.0.insert(uid.clone(), Refusal { asked, why, tries, again_s });
+        self.0.insert(uid.clone(), Refusal { requested: asked, why, tries, again_s });
     }
 
     /// Drops all other pods: they are deleted, or need no resize any more.

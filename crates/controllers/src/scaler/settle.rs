@@ -82,7 +82,7 @@ pub(super) struct Resize {
 impl Remembered {
     /// Returns the state that another process wrote into the status; unreadable parts are dropped.
     pub fn of(service: &ScaledService) -> Self {
-        let text = service.known.as_ref().and_then(|status| status.memory.as_deref());
+        let text = service.status.as_ref().and_then(|status| status.memory.as_deref());
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
 

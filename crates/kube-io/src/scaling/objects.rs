@@ -37,7 +37,7 @@ pub struct ScaledService {
     /// The plan, or the reason why the spec is invalid.
     pub plan: Result<ScalingPlan, String>,
     /// The status when it was read.
-    pub known: Option<ServiceScalerStatus>,
+    pub status: Option<ServiceScalerStatus>,
 }
 
 /// The settings of a ServiceScaler.
@@ -117,7 +117,7 @@ impl ScaledService {
             created: meta.creation_timestamp.map_or(0, |time| time.0.as_second()),
             target,
             plan,
-            known: object.status,
+            status: object.status,
         })
     }
 }

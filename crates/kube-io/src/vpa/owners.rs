@@ -44,9 +44,9 @@ pub struct OwnerResolver {
 }
 
 struct Remembered {
-    asked: u64,
+    requested: u64,
     used: u64,
-    look: OwnerLookup,
+    lookup: OwnerLookup,
 }
 
 #[derive(Debug, Clone)]
@@ -163,7 +163,7 @@ impl OwnerResolver {
 
     /// Returns the uid of a resolved owner, and the value of the label.
     pub fn about(&self, namespace: &Arc<str>, owner: &OwnerRef) -> Option<(String, Option<String>)> {
-        let asked = || Some(self.seen.get(&(namespace.clone(), owner.clone()))?.look.clone());
+        let asked = || Some(self.seen.get(&(namespace.clone(), owner.clone()))?.lookup.clone());
         match self.watched(namespace, owner).or_else(asked)? {
             OwnerLookup::Exists { uid, label, .. } => Some((uid, label)),
             _ => None,
@@ -182,13 +182,13 @@ impl OwnerResolver {
     fn cached(&mut self, namespace: &Arc<str>, owner: &OwnerRef) -> Option<OwnerLookup> {
         let round = self.round;
         let known = self.seen.get_mut(&(namespace.clone(), owner.clone()))?;
-        let is_fresh = match known.look {
-            OwnerLookup::Exists { .. } => known.asked + ROUNDS_KEPT > round,
-            _ => known.asked == round,
+        let is_fresh = match known.lookup {
+            OwnerLookup::Exists { .. } => known.requested + ROUNDS_KEPT > round,
+            _ => known.requested == round,
         };
         is_fresh.then(|| {
             known.used = round;
-            known.look.clone()
+            known.lookup.clone()
         })
     }
 
@@ -204,7 +204,7 @@ impl OwnerResolver {
             Err(error) => return Err(error),
         };
         let (key, round) = ((namespace.clone(), owner.clone()), self.round);
-        self.seen.insert(key, Remembered { asked: round, used: round, look: look.clone() });
+        self.seen.insert(key, Remembered { requested: round, used: round, lookup: look.clone() });
         Ok(look)
     }
 

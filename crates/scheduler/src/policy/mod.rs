@@ -84,7 +84,7 @@ pub struct Policies {
     rulings: Vec<Ruling>,
     /// Statuses may have changed since the last report.
     news: bool,
-    told: BTreeMap<Arc<str>, PolicyStatus>,
+    reported: BTreeMap<Arc<str>, PolicyStatus>,
 }
 
 impl Governs {
@@ -131,7 +131,7 @@ impl Policies {
 
     /// Deletes a policy. Returns whether pods may be placed differently now.
     pub fn delete(&mut self, name: &str) -> bool {
-        self.told.remove(name);
+        self.reported.remove(name);
         let known = self.by_name.remove(name).is_some();
         if known {
             self.news = true;
@@ -184,7 +184,7 @@ impl Policies {
 
     /// Reports all statuses again: the previous reporter may have stopped before it wrote them.
     pub fn report_all_again(&mut self) {
-        self.told.clear();
+        self.reported.clear();
         self.news = true;
     }
 
@@ -200,8 +200,8 @@ impl Policies {
         let mut namespaces: Vec<_> = namespaces().into_iter().collect();
         namespaces.sort_unstable_by_key(|(name, _)| *name);
         let mut statuses = status::statuses(self, &namespaces);
-        statuses.retain(|status| self.told.get(&status.name) != Some(status));
-        self.told.extend(statuses.iter().map(|status| (status.name.clone(), status.clone())));
+        statuses.retain(|status| self.reported.get(&status.name) != Some(status));
+        self.reported.extend(statuses.iter().map(|status| (status.name.clone(), status.clone())));
         statuses
     }
 }

@@ -37,11 +37,11 @@ pub struct ParkedGroup {
     /// Result of preemption, if it was tried.
     unhelped: Option<Unhelped>,
     /// Time of the last report for the pods.
-    pub told_at: Duration,
+    pub reported_at: Duration,
     /// This diagnosis has been reported for the pods.
-    pub told: bool,
+    pub is_reported: bool,
     /// There may be pods without any report.
-    pub untold: bool,
+    pub has_unreported: bool,
     messages: [Option<Arc<str>>; 2],
     /// Number of pods woken since the group was created.
     woken: u64,
@@ -125,7 +125,7 @@ impl Parked {
                     group.diagnosis = diagnosis;
                     group.unhelped = None;
                     group.messages = [None, None];
-                    group.told = false;
+                    group.is_reported = false;
                 }
                 new
             }
@@ -139,9 +139,9 @@ impl Parked {
                     probe: None,
                     diagnosis,
                     unhelped: None,
-                    told_at: Duration::ZERO,
-                    told: true,
-                    untold: false,
+                    reported_at: Duration::ZERO,
+                    is_reported: true,
+                    has_unreported: false,
                     messages: [None, None],
                     woken: 0,
                 };
@@ -158,7 +158,7 @@ impl Parked {
         {
             group.unhelped = Some(unhelped);
             group.messages = [None, None];
-            group.told = false;
+            group.is_reported = false;
         }
     }
 

@@ -47,10 +47,10 @@ impl Scheduler {
             State::OverQuota => !self.quotas.is_fresh(uid),
             // Nothing is reported until it is certain that no node fits.
             State::Parked => (self.parked.get(pod.class.id))
-                .is_some_and(|group| !group.untold && group.is_certain(self.inventory().loosened())),
+                .is_some_and(|group| !group.has_unreported && group.is_certain(self.inventory().loosened())),
             _ => false,
         };
-        ensure(6, !self.cluster.leading || !must_know || pod.told.is_some(), || {
+        ensure(6, !self.cluster.leading || !must_know || pod.reported.is_some(), || {
             format!("pod {uid} is {} and has no condition message", pod.state.name())
         })?;
         bounded(pod.tries, self.cluster.config.max_tries, || format!("pod {uid} was tried"))

@@ -196,7 +196,7 @@ impl Scheduler {
         if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
             waiting.state = State::Claiming;
             // Undelivered reports are withdrawn: if the claims fail to bind, the message must be reported again.
-            waiting.told = None;
+            waiting.reported = None;
             self.claims.begin(order.clone(), now + self.cluster.config.volume_bind_timeout);
         }
         self.actions.push(Action::Claim(order));

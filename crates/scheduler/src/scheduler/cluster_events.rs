@@ -282,7 +282,7 @@ impl Scheduler {
             *known.source = pod.clone();
             if !self.cluster.leading {
                 // Only the leader writes conditions.
-                known.told = unscheduled_message(&pod);
+                known.reported = unscheduled_message(&pod);
             }
             let same_quota = known.holding.quota == holding.quota;
             // Labels used by no class now may matter to later pods.

@@ -7,8 +7,8 @@
 mod advice;
 mod preempt;
 mod quota;
+mod report;
 mod settle;
-mod tell;
 mod victims;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -47,13 +47,13 @@ pub(super) struct Gangs {
     /// Gangs with changes: whether to retry them is still to be decided.
     due: BTreeSet<AllocationName>,
     /// Gangs whose status may have changed.
-    untold: BTreeSet<AllocationName>,
+    unreported: BTreeSet<AllocationName>,
     /// Last gang of `untold` whose status was computed.
-    looked_at: Option<AllocationName>,
+    checked_up_to: Option<AllocationName>,
     /// Pods with a node may be members that are not recorded yet.
     recount: bool,
     recounted_at: Option<Duration>,
-    next_look: Duration,
+    next_check: Duration,
     /// Largest number of members placed by one commit.
     largest: usize,
 }
@@ -81,9 +81,9 @@ pub(super) struct Gang {
     /// Message of the last incomplete plan, for its members and its object.
     lacking: Option<Arc<str>>,
     /// Time of the last report to its members.
-    members_told_at: Option<Duration>,
-    told: Option<GangStatus>,
-    told_at: Duration,
+    members_reported_at: Option<Duration>,
+    reported: Option<GangStatus>,
+    reported_at: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -127,9 +127,9 @@ impl Gang {
             tries: 0,
             failures: 0,
             lacking: None,
-            members_told_at: None,
-            told: None,
-            told_at: Duration::ZERO,
+            members_reported_at: None,
+            reported: None,
+            reported_at: Duration::ZERO,
         }
     }
 
@@ -181,7 +181,7 @@ impl Gangs {
         if let Some(gang) = self.all.get_mut(name) {
             gang.version += 1;
             self.due.insert(name.clone());
-            self.untold.insert(name.clone());
+            self.unreported.insert(name.clone());
         }
     }
 
@@ -196,7 +196,7 @@ impl Gangs {
             self.by_key.remove(&gang.key);
             self.all.remove(name);
             self.due.remove(name);
-            self.untold.remove(name);
+            self.unreported.remove(name);
         }
     }
 
@@ -214,7 +214,7 @@ impl Gangs {
     fn gained(&mut self, uid: &Arc<str>, name: &AllocationName, role: usize) {
         let now = (name.clone(), role);
         if self.placed.get(uid) == Some(&now) {
-            self.untold.insert(name.clone());
+            self.unreported.insert(name.clone());
             return;
         }
         self.lost(uid);
@@ -226,7 +226,7 @@ impl Gangs {
     fn contest(&mut self, uid: &Arc<str>, losers: &[AllocationName]) {
         for name in losers {
             self.gang(name).contested.insert(uid.clone());
-            self.untold.insert(name.clone());
+            self.unreported.insert(name.clone());
         }
     }
 
@@ -234,7 +234,7 @@ impl Gangs {
         for name in losers {
             if let Some(gang) = self.all.get_mut(name) {
                 gang.contested.remove(uid);
-                self.untold.insert(name.clone());
+                self.unreported.insert(name.clone());
                 self.forget_if_empty(name);
             }
         }
@@ -295,7 +295,7 @@ impl Gangs {
     pub(super) fn member_bound(&mut self, uid: &str) {
         if let Some((name, _)) = self.placed.get(uid) {
             self.due.insert(name.clone());
-            self.untold.insert(name.clone());
+            self.unreported.insert(name.clone());
         }
     }
 
@@ -389,7 +389,7 @@ impl Scheduler {
         if let Some(gang) = self.gangs.all.get_mut(name) {
             gang.failures = 0;
             gang.complete_since = None;
-            gang.told = None;
+            gang.reported = None;
         }
         self.gangs.changed(name);
         let same_members = match (&before, &after) {
@@ -469,10 +469,10 @@ impl Scheduler {
             self.decide_gang(&name, now);
             self.gangs.forget_if_empty(&name);
         }
-        if now < self.gangs.next_look {
+        if now < self.gangs.next_check {
             return;
         }
-        self.gangs.next_look = now + Duration::from_millis(50);
+        self.gangs.next_check = now + Duration::from_millis(50);
         let loosened = self.inventory().loosened();
         let waits = |gang: &&Gang| !gang.waiting.is_empty();
         let parked = self.gangs.all.values().filter(waits).count();

@@ -275,15 +275,15 @@ impl Scheduler {
         self.report_quotas(now);
         let refresh = self.cluster.config.refresh;
         let stale: Vec<_> = (self.parked.groups())
-            .filter(|group| !group.told && now.saturating_sub(group.told_at) >= refresh)
+            .filter(|group| !group.is_reported && now.saturating_sub(group.reported_at) >= refresh)
             .map(|group| group.class.id)
             .collect();
         for class in stale {
             let Some(group) = self.parked.get_mut(class) else {
                 continue;
             };
-            group.told = true;
-            group.told_at = now;
+            group.is_reported = true;
+            group.reported_at = now;
             let pods: Vec<_> = group.pods.values().cloned().collect();
             for uid in pods {
                 self.report_reason(&uid, false);
@@ -341,14 +341,14 @@ impl Scheduler {
             return;
         };
         if group.pods.len() == 1 {
-            group.told_at = now;
+            group.reported_at = now;
         }
         let certain = group.is_certain(loosened);
         // The message depends on whether it can preempt.
         let (cluster, actions) = (&self.cluster, &mut self.actions);
         if self.preemption.pod_parked(uid, cluster, &self.parked, actions) || !certain {
             if let Some(group) = self.parked.get_mut(class) {
-                group.untold = true;
+                group.has_unreported = true;
             }
         } else {
             self.report_reason(uid, true);
@@ -366,13 +366,13 @@ impl Scheduler {
         let Some(group) = self.parked.get_mut(class) else {
             return;
         };
-        if !group.untold || !group.is_certain(loosened) {
+        if !group.has_unreported || !group.is_certain(loosened) {
             return;
         }
-        group.untold = false;
+        group.has_unreported = false;
         let pods: Vec<_> = group.pods.values().cloned().collect();
         for uid in pods {
-            if self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
+            if self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.reported.is_none()) {
                 self.report_reason(&uid, true);
             }
         }
@@ -408,10 +408,10 @@ impl Scheduler {
         let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
-        if !self.cluster.leading || waiting.told.as_ref() == Some(&message) {
+        if !self.cluster.leading || waiting.reported.as_ref() == Some(&message) {
             return;
         }
-        waiting.told = Some(message.clone());
+        waiting.reported = Some(message.clone());
         let (pod, generation) = (waiting.pod.clone(), waiting.generation);
         self.actions.push(Action::Report(PodReport::Failed { pod, reason, message, generation, event }));
     }

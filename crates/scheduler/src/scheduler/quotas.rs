@@ -320,7 +320,7 @@ impl Scheduler {
                 match self.cluster.waiting.get_mut(&key) {
                     Some(waiting) => {
                         // If it fits nowhere, that must be reported instead of this.
-                        (waiting.told, waiting.admitted) = (None, true);
+                        (waiting.reported, waiting.admitted) = (None, true);
                         self.enter(&key, now);
                     }
                     None => self.gang_has_quota(&key, now),

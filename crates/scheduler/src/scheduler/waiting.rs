@@ -33,7 +33,7 @@ pub(super) struct Waiting {
     /// Consecutive errors.
     pub(super) failures: u32,
     /// Message of its condition, as far as known.
-    pub(super) told: Option<Arc<str>>,
+    pub(super) reported: Option<Arc<str>>,
     /// Last event of its watch while its bind was in flight.
     pub(super) news: Option<Box<Pod>>,
     /// It has been admitted by its quota.
@@ -110,7 +110,7 @@ impl Waiting {
             attempts: 0,
             tries: 0,
             failures: 0,
-            told,
+            reported: told,
             news: None,
             admitted: false,
             gang: None,

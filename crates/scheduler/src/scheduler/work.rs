@@ -384,7 +384,7 @@ impl Scheduler {
             return;
         };
         // Undelivered reports are withdrawn: if the bind fails, the message must be reported again.
-        waiting.told = None;
+        waiting.reported = None;
         self.begin_bind(uid, node);
         self.requeue_member(uid);
     }

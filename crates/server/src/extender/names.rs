@@ -15,7 +15,7 @@ pub struct Names {
     /// By position: where the name ends in `text`; it begins where the previous name ends.
     ends: Vec<u32>,
     ids: Vec<NodeId>,
-    places: HashMap<Arc<str>, u32>,
+    positions: HashMap<Arc<str>, u32>,
     /// By position: the position that followed last time. The last entry is for the first name of a request.
     next: Vec<u32>,
 }
@@ -25,7 +25,7 @@ impl Names {
         let mut names = Names::default();
         for (id, name) in named {
             names.text.push_str(&name);
-            names.places.insert(name, names.ids.len() as u32);
+            names.positions.insert(name, names.ids.len() as u32);
             names.ends.push(names.text.len() as u32);
             names.ids.push(id);
         }
@@ -42,7 +42,7 @@ impl Names {
             let place = match self.is(guess, name) {
                 true => guess,
                 false => {
-                    let place = *self.places.get(name)?;
+                    let place = *self.positions.get(name)?;
                     self.next[before] = place;
                     place
                 }

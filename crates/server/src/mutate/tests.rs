@@ -148,7 +148,7 @@ fn a_pod_that_another_scheduler_places_gets_the_hints_also_when_no_vpa_has_it() 
     };
     let hints = Hints::new([Hint { of: workload("web"), other: workload("db"), weight: -80 }]).0;
     let config = config::Recommender::default();
-    let placing = Placing { hints: Arc::new(RwLock::new(hints)), ours: vec!["berth".into()] };
+    let placing = Placing { hints: Arc::new(RwLock::new(hints)), own_schedulers: vec!["berth".into()] };
     let mutate = Mutate { placing: Some(placing), ..mutate(true, &config) };
     let pod = |scheduler: &str, app: &str, affinity: Value| {
         json!({

@@ -15,7 +15,7 @@ const TELL_EVERY: Duration = Duration::from_secs(3_600);
 pub(super) struct Validity {
     from: Timestamp,
     to: Timestamp,
-    told: Option<(Trouble, Timestamp)>,
+    reported: Option<(Trouble, Timestamp)>,
 }
 
 /// Why clients refuse the certificate, or will soon.
@@ -42,7 +42,7 @@ impl Trouble {
 
 impl Validity {
     pub fn of(certificate: &Certificate) -> Validity {
-        Validity { from: certificate.not_before, to: certificate.not_after, told: None }
+        Validity { from: certificate.not_before, to: certificate.not_after, reported: None }
     }
 
     pub fn end(&self) -> Timestamp {
@@ -55,10 +55,10 @@ impl Validity {
         let is_told = |(before, at): (Trouble, Timestamp)| {
             Some(before) == trouble && (at..at + TELL_EVERY).contains(&now)
         };
-        if self.told.is_some_and(is_told) {
+        if self.reported.is_some_and(is_told) {
             return None;
         }
-        self.told = trouble.map(|trouble| (trouble, now));
+        self.reported = trouble.map(|trouble| (trouble, now));
         trouble
     }
 
@@ -81,7 +81,7 @@ mod tests {
 
     fn told(life: i64, times: &[i64]) -> Vec<Option<Trouble>> {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let mut validity = Validity { from: at(1_000), to: at(1_000 + life), told: None };
+        let mut validity = Validity { from: at(1_000), to: at(1_000 + life), reported: None };
         times.iter().map(|time| validity.due_warning(at(1_000 + time))).collect()
     }
 

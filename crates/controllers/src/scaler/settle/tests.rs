@@ -182,7 +182,7 @@ impl Bench {
                 name: "web".into(),
             },
             plan: Ok(self.plan.clone()),
-            known: None,
+            status: None,
         };
         let scale = berth_kube_io::scaling::WorkloadScale::of(replicas);
         let look =

@@ -1,6 +1,6 @@
 //! Gangs for fragmentation advice: those that wait, and members that could be moved.
 
-use super::tell::status;
+use super::report::status;
 use super::{Gang, GangState, Gangs};
 use crate::gang::{AllocationName, Phase};
 use crate::queue::Place;
@@ -67,7 +67,7 @@ impl Gangs {
 
     pub(in crate::scheduler) fn mark_unreported(&mut self, name: &AllocationName) {
         if self.all.contains_key(name) {
-            self.untold.insert(name.clone());
+            self.unreported.insert(name.clone());
         }
     }
 }

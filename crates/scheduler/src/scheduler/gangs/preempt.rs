@@ -104,7 +104,7 @@ impl Scheduler {
         let Some(gang) = self.gangs.all.get_mut(name) else {
             return;
         };
-        gang.members_told_at = None;
+        gang.members_reported_at = None;
         if matches!(gang.state, GangState::Parked(_)) {
             gang.failures += 1;
             gang.state = GangState::BackingOff(now + self.cluster.config.backoff.after(gang.failures));

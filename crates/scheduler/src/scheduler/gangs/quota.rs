@@ -75,16 +75,16 @@ impl Scheduler {
         gang.state = GangState::OverQuota;
         gang.lacking = Some(why.clone());
         gang.complete_since.get_or_insert(now);
-        let due = gang.members_told_at.is_none_or(|at| now.saturating_sub(at) >= refresh);
+        let due = gang.members_reported_at.is_none_or(|at| now.saturating_sub(at) >= refresh);
         if due {
-            gang.members_told_at = Some(now);
+            gang.members_reported_at = Some(now);
         }
         let (key, members) =
             (gang.key.clone(), gang.waiting.values().map(|(uid, _)| uid.clone()).collect::<Vec<_>>());
-        self.gangs.untold.insert(name.clone());
+        self.gangs.unreported.insert(name.clone());
         self.join_line(&quota, &key, wanted, place);
         for uid in members {
-            if due || self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
+            if due || self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.reported.is_none()) {
                 self.report(&uid, quotas::REASON, why.clone(), true);
             }
         }

@@ -34,7 +34,7 @@ pub(super) struct Aged {
     kept: BTreeMap<Arc<str>, Duration>,
     /// Parked pods whose reservation did not help, by uid: its end, and its node.
     in_vain: BTreeMap<Arc<str>, (Duration, Arc<str>)>,
-    next_look: Duration,
+    next_check: Duration,
 }
 
 impl Aged {
@@ -51,10 +51,10 @@ impl Aged {
         now: Duration,
     ) -> Option<Vec<Arc<str>>> {
         let after = cluster.config.reserve_after;
-        if after.is_zero() || !cluster.leading || now < self.next_look {
+        if after.is_zero() || !cluster.leading || now < self.next_check {
             return None;
         }
-        self.next_look = now + PACE;
+        self.next_check = now + PACE;
         self.kept.retain(|uid, _| nominations.has(uid));
         let parked = |uid: &str| cluster.waiting.get(uid).is_some_and(|pod| pod.state == State::Parked);
         self.in_vain.retain(|uid, _| parked(uid));

@@ -192,7 +192,7 @@ impl Scheduler {
                 self.end_nomination(uid, true);
                 if let Some(group) = self.parked.get_mut(class.id) {
                     // Its message differs from that of its group.
-                    group.told = false;
+                    group.is_reported = false;
                 }
                 self.preemption.hunt(uid, &self.cluster, &self.parked, &mut self.actions);
             }

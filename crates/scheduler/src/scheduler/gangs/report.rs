@@ -27,15 +27,16 @@ impl Scheduler {
         };
         let news = gang.lacking.is_none();
         gang.lacking = Some(why.clone());
-        self.gangs.untold.insert(name.clone());
-        let due = gang.members_told_at.is_none_or(|at| now.saturating_sub(at) >= refresh);
+        self.gangs.unreported.insert(name.clone());
+        let due = gang.members_reported_at.is_none_or(|at| now.saturating_sub(at) >= refresh);
         if due {
-            gang.members_told_at = Some(now);
+            gang.members_reported_at = Some(now);
         }
         let members: Vec<_> = gang.waiting.values().map(|(uid, _)| uid.clone()).collect();
         for uid in members {
             // Members that already have such a message get updated numbers only once per refresh interval.
-            if due || news || self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.told.is_none()) {
+            if due || news || self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.reported.is_none())
+            {
                 self.report(&uid, "Unschedulable", why.clone(), true);
             }
         }
@@ -57,20 +58,20 @@ impl Scheduler {
 
     /// Writes statuses of allocations, and conditions of members that wait for more members.
     pub(super) fn report_gangs(&mut self, now: Duration) {
-        if !self.cluster.leading || self.gangs.untold.is_empty() {
+        if !self.cluster.leading || self.gangs.unreported.is_empty() {
             return;
         }
         // Round robin: gangs whose write must wait must not block the rest.
-        let (untold, last) = (&self.gangs.untold, self.gangs.looked_at.take());
+        let (untold, last) = (&self.gangs.unreported, self.gangs.checked_up_to.take());
         let from = last.clone().map_or(Unbounded, Excluded);
         let mut names: Vec<_> = untold.range((from, Unbounded)).take(MOST_AT_ONCE).cloned().collect();
         if let Some(last) = last {
             names.extend(untold.range(..=last).take(MOST_AT_ONCE - names.len()).cloned());
         }
-        self.gangs.looked_at = names.last().cloned();
+        self.gangs.checked_up_to = names.last().cloned();
         for name in names {
             if self.report_gang(&name, now) {
-                self.gangs.untold.remove(&name);
+                self.gangs.unreported.remove(&name);
             }
         }
     }
@@ -85,16 +86,16 @@ impl Scheduler {
         let Some(gang) = self.gangs.all.get(name) else {
             return true;
         };
-        let early = now.saturating_sub(gang.told_at) < STATUS_PACE;
+        let early = now.saturating_sub(gang.reported_at) < STATUS_PACE;
         let status = status(allocation, gang, &self.cluster, self.advised.help_for(name));
-        match &gang.told {
+        match &gang.reported {
             Some(told) if *told == status => return members_know,
             Some(told) if told.phase == status.phase && early => return false,
             _ => {}
         }
         if let Some(gang) = self.gangs.all.get_mut(name) {
-            gang.told = Some(status.clone());
-            gang.told_at = now;
+            gang.reported = Some(status.clone());
+            gang.reported_at = now;
         }
         self.actions.push(Action::TellAllocation(Box::new(status)));
         members_know

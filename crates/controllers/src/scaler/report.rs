@@ -64,7 +64,7 @@ impl Scaler {
                 let settled = remembered.settle((service, plan), &look, &others, &self.windows, now);
                 let done = match plan.dry_run {
                     true => Done { replicas: look.scale.replicas, ..Done::default() },
-                    false => self.place.act(&look, &settled, &mut remembered, now).await,
+                    false => self.context.act(&look, &settled, &mut remembered, now).await,
                 };
                 ServiceReport::scaled(plan, others, settled, done, missing)
             }
@@ -82,7 +82,7 @@ impl Scaler {
         told: ServiceReport,
         now: Timestamp,
     ) {
-        let api = &self.place.api;
+        let api = &self.context.api;
         let failure = told.changes.iter().find(|(change, _)| *change == ScalerChange::Failed);
         let failure = failure.map(|(_, note)| note.clone());
         let known = std::mem::replace(&mut remembered.failed, failure);
@@ -99,13 +99,13 @@ impl Scaler {
             );
             // The time is a part of the event's name.
             let time = now.saturating_add(SignedDuration::from_micros(at as i64)).unwrap_or(now);
-            let event = (time, &*self.place.instance);
-            self.place.metrics.change(change.reason());
+            let event = (time, &*self.context.instance);
+            self.context.metrics.change(change.reason());
             if let Err(error) = api.write_event_of(service, *change, note, event).await {
                 tracing::warn!(scaler = &*service.name, %error, "cannot write an event");
             }
         }
-        let before = service.known.clone().unwrap_or_default();
+        let before = service.status.clone().unwrap_or_default();
         let mut status = told.status(service, &before, now);
         let due = remembered.told_at.is_none_or(|at| now.as_second() - at.as_second() >= REMEMBERED_EVERY_S);
         let unchanged = ServiceScalerStatus { memory: before.memory.clone(), ..status.clone() } == before;
