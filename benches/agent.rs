@@ -13,7 +13,7 @@ use berth_model::{
     Operator, Peer, Pod, PodAffinity, PodSelector, PodSpec, PodTerm, PreferredTerm, Requirement, Spread,
     SpreadConstraint, Taint, Usage, WeightedPodTerm,
 };
-use berth_rightsizing::correlate::{CorrelationSettings, Correlations, Resource, Window};
+use berth_rightsizing::correlate::{CorrelatedResource, CorrelationSettings, Correlations, Window};
 use berth_scheduler::agent::{Agent, AgentChoice, AgentConfig, CacheLimits, Rng};
 use berth_scheduler::class::{Class, Classifier};
 use berth_scheduler::dispatch::Estimator;
@@ -59,7 +59,7 @@ fn correlations(repeat: usize) {
         let from = (number * POINTS * 15) as f64;
         let mut window = Window::new(from, 15.0, POINTS, names.iter().cloned()).expect("a window");
         for name in &names {
-            for resource in Resource::ALL {
+            for resource in CorrelatedResource::ALL {
                 let mut value = 1e4;
                 for point in 0..POINTS {
                     value += (random.next() % 1_000) as f64 - 500.0;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::workloads::OwnerIndex;
 use berth_prometheus::Series;
-use berth_rightsizing::recommend::backtest::{Recorded, Resource, Sample};
+use berth_rightsizing::recommend::backtest::{Recorded, RecordedResource, RecordedSample};
 use berth_rightsizing::recommend::feed::{amount, time};
 use berth_rightsizing::usage::UsageKind;
 
@@ -13,7 +13,7 @@ use berth_rightsizing::usage::UsageKind;
 pub struct Recorder {
     owners: OwnerIndex,
     /// By name and resource, then by pod.
-    series: BTreeMap<(String, Resource), BTreeMap<String, Vec<Sample>>>,
+    series: BTreeMap<(String, RecordedResource), BTreeMap<String, Vec<RecordedSample>>>,
 }
 
 impl Recorder {
@@ -26,20 +26,21 @@ impl Recorder {
         let workload = self.owners.workload(series.namespace, series.pod);
         let name = format!("{}/{}/{}", series.namespace, workload.name, series.container);
         let resource = match kind {
-            UsageKind::Cpu => Resource::Cpu,
-            UsageKind::Memory => Resource::Memory,
+            UsageKind::Cpu => RecordedResource::Cpu,
+            UsageKind::Memory => RecordedResource::Memory,
         };
         let pods = self.series.entry((name, resource)).or_default();
         let samples = pods.entry(series.pod.to_owned()).or_default();
-        let taken = |sample: &_| Some(Sample { time: time(*sample), amount: amount(kind, *sample)? });
+        let taken = |sample: &_| Some(RecordedSample { time: time(*sample), amount: amount(kind, *sample)? });
         samples.extend(series.samples.iter().filter_map(taken));
     }
 
     /// Returns all series, sorted by name.
     pub fn recorded(self) -> Vec<Recorded> {
-        let recorded = |((name, resource), pods): ((String, Resource), BTreeMap<String, Vec<Sample>>)| {
-            Recorded { name, resource, pods: pods.into_values().collect() }
-        };
+        let recorded = |((name, resource), pods): (
+            (String, RecordedResource),
+            BTreeMap<String, Vec<RecordedSample>>,
+        )| { Recorded { name, resource, pods: pods.into_values().collect() } };
         self.series.into_iter().map(recorded).collect()
     }
 }

@@ -10,7 +10,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use berth_rightsizing::recommend::amount;
-use berth_rightsizing::recommend::backtest::{Recorded, Resource, Sample};
+use berth_rightsizing::recommend::backtest::{Recorded, RecordedResource, RecordedSample};
 use berth_rightsizing::recommend::time::UnixNanos;
 use berth_simulator::trace::TraceError;
 use berth_simulator::trace::lines::{TraceLines, shown, values};
@@ -25,7 +25,7 @@ const MILLISECONDS_FROM: f64 = 1e11;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
     pub name: String,
-    pub resource: Resource,
+    pub resource: RecordedResource,
     /// Factor from the column's unit to cores or bytes.
     pub scale: f64,
 }
@@ -80,7 +80,7 @@ pub fn read(file: &Path, columns: &[Column]) -> Result<Recording, TraceError> {
                 let (name, value) = (shown(&column.name), shown(row[*at]));
                 lines.wrong(format!("{name} is \"{value}\", expected a usage of 0 or more"))
             })?;
-            samples.push(Sample { time, amount });
+            samples.push(RecordedSample { time, amount });
         }
     }
     if series.iter().all(Vec::is_empty) {
@@ -135,8 +135,8 @@ fn time(text: &str) -> Option<UnixNanos> {
 fn usage(text: &str, column: &Column) -> Option<i64> {
     let value = text.parse::<f64>().ok()? * column.scale;
     let usage = match column.resource {
-        Resource::Cpu => amount::cpu_from_cores(value),
-        Resource::Memory => amount::from_float(value),
+        RecordedResource::Cpu => amount::cpu_from_cores(value),
+        RecordedResource::Memory => amount::from_float(value),
     };
     amount::is_usage(value).then_some(usage)
 }

@@ -64,7 +64,7 @@ pub struct RecommendOptions {
     pub query_timeout: ConfigDuration,
     /// Format of the answer; for a backtest, table or json.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    pub output: Format,
+    pub output: OutputFormat,
     /// Only containers of this severity or more.
     #[arg(long, value_name = "SEVERITY", default_value = "unknown")]
     pub min_severity: Severity,
@@ -115,7 +115,7 @@ pub enum LabelSet {
 
 /// Format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     /// For people
     Table,
     /// All figures, in cores and bytes

@@ -31,7 +31,7 @@ use berth_controllers::{leadership, recommender, scaler};
 use berth_kube_io::certificates::{FOLLOW_EVERY, Rotation};
 use berth_kube_io::client::without_retries;
 use berth_kube_io::placement::{BindCounters, KubeClaims, KubeStore, drive};
-use berth_kube_io::{Allocations, Evictor, PolicyWriter, QuotaWriter, Reporter};
+use berth_kube_io::{AllocationWriter, Evictor, PolicyWriter, QuotaWriter, Reporter};
 use berth_model::{PodRef, PodReport};
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
 use berth_scheduler::engine::{AgentThreads, Engine, Outlet};
@@ -144,7 +144,7 @@ struct ToCluster {
     claims: Outbox<ClaimOrder>,
     evictions: Outbox<Order>,
     reporter: Reporter,
-    allocations: Allocations,
+    allocations: AllocationWriter,
     policies: PolicyWriter,
     quotas: QuotaWriter,
     histograms: Histograms,
@@ -203,7 +203,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let (claims, claim_queue) = queue(CLAIMS_QUEUED_MAX);
     let (evictions, eviction_queue) = queue(EVICTIONS_QUEUED_MAX);
     let (reporter, allocations, histograms) =
-        (Reporter::new(), Allocations::default(), Histograms::default());
+        (Reporter::new(), AllocationWriter::default(), Histograms::default());
     let (policies, quotas) = (PolicyWriter::default(), QuotaWriter::default());
     let outlet = ToCluster {
         binds,

@@ -22,7 +22,7 @@ use super::progress::ProgressBars;
 use berth_model::ConfigDuration;
 use berth_scheduler::dispatch::{DispatcherKind, Estimator, MOST_AGENTS};
 use berth_simulator::synthetic::{self, SyntheticOptions};
-use berth_simulator::trace::{self, Format, TraceOptions};
+use berth_simulator::trace::{self, TraceFormat, TraceOptions};
 use berth_simulator::{ArrivalTrace, CacheSize, Costs, DispatchFigures, Experiment, RunOutcome, render};
 
 /// Options of `berth simulate`.
@@ -33,7 +33,7 @@ pub struct SimulateOptions {
     pub trace: Option<PathBuf>,
     /// Format of the trace. Default: detected from its header.
     #[arg(long, value_name = "FORMAT", requires = "trace")]
-    pub format: Option<Format>,
+    pub format: Option<TraceFormat>,
     /// Assign each pod of an azure-packing trace one of this number of images by its tenant, for more classes
     /// of pods.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "trace")]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use berth_model::ConfigDuration;
 use berth_prometheus::{
-    LabelNames, Namespaces, PrometheusConfig, PrometheusSource, ReadSummary, Series, Skip,
+    LabelNames, PrometheusConfig, PrometheusSource, QueriedNamespaces, ReadSummary, Series, Skip,
 };
 use berth_rightsizing::usage::{Sample, UsageKind};
 use berth_testenv::Process;
@@ -246,8 +246,8 @@ async fn a_real_prometheus_gives_the_history_that_was_written_in_order_and_of_th
         source.check(now()).await.expect("it answers");
         assert_eq!(source.labels(now()).await.expect("it answers"), LabelNames::modern());
         let mut read = Usage::new();
-        let history =
-            source.history(Namespaces::These(&wanted), now(), |kind, series| keep(&mut read, kind, series));
+        let history = source
+            .history(QueriedNamespaces::These(&wanted), now(), |kind, series| keep(&mut read, kind, series));
         let summary = history.await.expect("a history");
         assert_same(&without_odd_rates(read), &without_odd_rates(of_namespaces(&expected, &wanted)));
         // Four slices, two kinds.
@@ -257,7 +257,7 @@ async fn a_real_prometheus_gives_the_history_that_was_written_in_order_and_of_th
 
     let source = prometheus.source(2);
     let mut read = Usage::new();
-    let latest = source.latest(Namespaces::All, now(), |kind, series| keep(&mut read, kind, series));
+    let latest = source.latest(QueriedNamespaces::All, now(), |kind, series| keep(&mut read, kind, series));
     let summary = latest.await.expect("the newest samples");
     assert_eq!((summary.series, summary.samples), (16, 16));
     let newest =
@@ -265,7 +265,8 @@ async fn a_real_prometheus_gives_the_history_that_was_written_in_order_and_of_th
     assert_same(&read, &newest);
 
     let nobody = ["team-9".to_owned()];
-    let none = source.history(Namespaces::These(&nobody), now(), |_, _| panic!("nothing was written")).await;
+    let none =
+        source.history(QueriedNamespaces::These(&nobody), now(), |_, _| panic!("nothing was written")).await;
     assert_eq!(none.expect("a history"), ReadSummary { queries: 8, ..ReadSummary::default() });
 }
 
@@ -275,7 +276,7 @@ async fn a_real_prometheus_that_loads_few_samples_gives_the_same_history_in_shor
     let prometheus = start(&openmetrics, &["--query.max-samples=80"]).await;
     let source = prometheus.source(2);
     let mut read = Usage::new();
-    let history = source.history(Namespaces::All, now(), |kind, series| keep(&mut read, kind, series));
+    let history = source.history(QueriedNamespaces::All, now(), |kind, series| keep(&mut read, kind, series));
     let summary = history.await.expect("a history");
     assert_same(&without_odd_rates(read), &without_odd_rates(expected));
     let counters = source.counters();

@@ -104,7 +104,7 @@ pub struct Config {
     pub max_placement_tries: u32,
 
     /// Backoff of a pod after a failed attempt.
-    pub backoff: Backoff,
+    pub backoff: BackoffConfig,
 
     /// Time after which a pod that fits on no node gets a reservation on one node, also against pods with a
     /// higher priority, until it fits there. At most 1 % of the nodes are reserved, for the pods that have
@@ -166,7 +166,7 @@ pub enum LogFormat {
 /// Backoff of a pod: `initial` after the first failed attempt, doubled after each further one, up to `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Backoff {
+pub struct BackoffConfig {
     /// Backoff after the first failed attempt.
     pub initial: ConfigDuration,
     /// Maximum backoff.
@@ -219,7 +219,7 @@ impl Default for Config {
             binds_in_flight: 64,
             max_waiting_binds: 256,
             max_placement_tries: 10,
-            backoff: Backoff::default(),
+            backoff: BackoffConfig::default(),
             reserve_after: ConfigDuration::from_secs(600),
             volume_bind_timeout: ConfigDuration::from_secs(600),
             self_check_interval: ConfigDuration::from_secs(300),
@@ -237,7 +237,7 @@ impl Default for Config {
     }
 }
 
-impl Default for Backoff {
+impl Default for BackoffConfig {
     fn default() -> Self {
         Self { initial: ConfigDuration::from_secs(1), max: ConfigDuration::from_secs(10) }
     }

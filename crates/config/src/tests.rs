@@ -127,7 +127,7 @@ logFormat: json
         max_waiting_binds: 1,
         max_placement_tries: 5,
         reserve_after: ConfigDuration::from_secs(0),
-        backoff: Backoff {
+        backoff: BackoffConfig {
             initial: ConfigDuration::new(Duration::from_millis(500)),
             max: ConfigDuration::from_secs(60),
         },

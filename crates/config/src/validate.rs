@@ -4,7 +4,7 @@ use berth_model::InvalidField;
 use berth_model::names::{is_dns_label, is_dns_label_of_any_length, is_qualified_name};
 use berth_model::validate::{DAY, HOUR, MILLISECOND, SECOND, lasts, refuse, within};
 
-use super::{Backoff, Config, LeaderElection};
+use super::{BackoffConfig, Config, LeaderElection};
 
 impl Config {
     /// Checks the limits of fields, and fields against each other.
@@ -41,7 +41,7 @@ impl Config {
     }
 }
 
-impl Backoff {
+impl BackoffConfig {
     fn validate(self) -> Result<(), InvalidField> {
         lasts("backoff.initial", self.initial, MILLISECOND..=HOUR)?;
         lasts("backoff.max", self.max, MILLISECOND..=HOUR)?;

@@ -45,7 +45,7 @@ pub struct AllocationPolicySpec {
     /// names both its namespace and its scheduler, then its namespace, then its scheduler. Of two equally specific
     /// policies the older one applies, then the first by name.
     #[serde(default)]
-    pub governs: Governs,
+    pub governs: PolicyScope,
 
     /// Preferred nodes by their share of requested resources: `LeastAllocated` spreads pods, `MostAllocated` packs
     /// them.
@@ -89,7 +89,7 @@ pub struct AllocationPolicySpec {
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.namespaces) && has(self.namespaceSelector))").message("give namespaces or namespaceSelector, not both"))]
-pub struct Governs {
+pub struct PolicyScope {
     /// Pods whose `spec.schedulerName` is one of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 63)))]

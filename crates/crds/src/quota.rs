@@ -89,11 +89,11 @@ pub struct QuotaSpec {
     /// `LowerPriority`: only pods with lower priority.
     /// `Never`: none.
     #[serde(default)]
-    pub reclaim: Reclaim,
+    pub reclaim: ReclaimPolicy,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Reclaim {
+pub enum ReclaimPolicy {
     #[default]
     Any,
     LowerPriority,

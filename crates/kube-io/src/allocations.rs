@@ -54,7 +54,7 @@ pub struct StatusCounters {
 
 /// Takes statuses from any thread. Clones share one line.
 #[derive(Clone)]
-pub struct Allocations {
+pub struct AllocationWriter {
     shared: Arc<Shared>,
 }
 
@@ -67,9 +67,9 @@ struct Shared {
     version: Mutex<PodGroupVersion>,
 }
 
-impl Default for Allocations {
+impl Default for AllocationWriter {
     fn default() -> Self {
-        Allocations {
+        AllocationWriter {
             shared: Arc::new(Shared {
                 line: Mutex::new(Line::new(WAITING_MAX)),
                 pushed: Notify::new(),
@@ -80,7 +80,7 @@ impl Default for Allocations {
     }
 }
 
-impl Allocations {
+impl AllocationWriter {
     /// Queues a status. Never waits for the network.
     pub fn enqueue(&self, status: GangStatus) {
         self.shared.line.lock().push(status);

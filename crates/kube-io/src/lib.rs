@@ -35,7 +35,7 @@ pub mod vpa;
 mod watch;
 mod watch_store;
 
-pub use allocations::{Allocations, StatusCounters};
+pub use allocations::{AllocationWriter, StatusCounters};
 pub use convert::{Interner, read_new_pod};
 pub use elector::{Deadline, Elector, Holder};
 pub use evictor::Evictor;

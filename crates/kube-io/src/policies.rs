@@ -16,7 +16,9 @@ use berth_crds::policy::{
 };
 use berth_scheduler::dispatch::MOST_AGENTS;
 use berth_scheduler::objects::{ClusterObject, ObjectKind};
-use berth_scheduler::policy::{Governs, Namespaces, Policy, PolicySettings, PolicyStatus, StatusReason};
+use berth_scheduler::policy::{
+    Governs, ObservedPolicy, PolicySettings, PolicyStatus, SelectedNamespaces, StatusReason,
+};
 use berth_scheduler::rules::{CellLimit, PlacementSettings, PreferenceOrder};
 
 /// A policy to watch with `Api<LeanAllocationPolicy>`: without its status, which only berth writes.
@@ -45,11 +47,11 @@ impl LeanObject for LeanAllocationPolicy {
     }
 }
 
-fn read(object: LeanAllocationPolicy, interner: &mut Interner) -> Policy {
+fn read(object: LeanAllocationPolicy, interner: &mut Interner) -> ObservedPolicy {
     let meta = object.metadata;
     let governs = governs(&object.spec, interner);
     let wishes = governs.as_ref().map_err(Arc::clone).and_then(|_| policy_settings(&object.spec));
-    Policy {
+    ObservedPolicy {
         name: meta.name.unwrap_or_default().into(),
         uid: meta.uid.unwrap_or_default().into(),
         generation: meta.generation.unwrap_or_default(),
@@ -67,12 +69,12 @@ fn governs(spec: &AllocationPolicySpec, interner: &mut Interner) -> Result<Gover
         names.into_boxed_slice()
     };
     let namespaces = match (&spec.governs.namespaces, &spec.governs.namespace_selector) {
-        (None, None) => Namespaces::All,
-        (Some(_), None) => Namespaces::Named(sorted(&spec.governs.namespaces)),
+        (None, None) => SelectedNamespaces::All,
+        (Some(_), None) => SelectedNamespaces::Named(sorted(&spec.governs.namespaces)),
         (None, Some(selector)) => {
             let selector = label_selector(Some(&lean(selector)), interner)
                 .map_err(|error| Arc::from(format!("spec.governs.namespaceSelector: {error}")))?;
-            Namespaces::Selected(selector)
+            SelectedNamespaces::Selected(selector)
         }
         (Some(_), Some(_)) => {
             return Err(
@@ -210,7 +212,7 @@ mod tests {
     use super::*;
     use berth_model::{Packing, Preference};
 
-    fn policy(spec: &str) -> Policy {
+    fn policy(spec: &str) -> ObservedPolicy {
         let json = format!(
             r#"{{"apiVersion":"berth.dev/v1alpha1","kind":"AllocationPolicy","metadata":{{"name":"p","uid":"u",
                 "generation":3,"creationTimestamp":"2026-11-22T10:00:00Z"}},"spec":{spec}}}"#
@@ -236,7 +238,7 @@ mod tests {
         assert_eq!((policy.generation, policy.created), (3, 1_795_341_600));
         let names = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect::<Box<[Arc<str>]>>();
         assert_eq!(policy.governs.schedulers, names(&["a", "b"]));
-        assert_eq!(policy.governs.namespaces, Namespaces::Named(names(&["x", "y"])));
+        assert_eq!(policy.governs.namespaces, SelectedNamespaces::Named(names(&["x", "y"])));
         let wishes = policy.settings.unwrap();
         assert_eq!(wishes.packing, Some(Packing::MostAllocated));
         assert_eq!((wishes.candidate_width, wishes.cache_bytes), (Some(5), Some(2 << 20)));

@@ -14,7 +14,7 @@ use super::status_writer::{ObjectStatus, StatusWriter, conditions};
 use super::{Interner, LeanObject, OptionalKind};
 use berth_crds::quota::{self as api, QuotaAmount, QuotaSpec, QuotaSummary};
 use berth_scheduler::objects::{ClusterObject, ObjectKind};
-use berth_scheduler::policy::Namespaces;
+use berth_scheduler::policy::SelectedNamespaces;
 use berth_scheduler::policy::StatusReason;
 use berth_scheduler::quota::{Limit, Limits, Quota, QuotaReport, QuotaResource, QuotaUsage, Reclaim, Scope};
 
@@ -55,9 +55,9 @@ fn read(object: LeanQuota, interner: &mut Interner) -> Quota {
         created: meta.creation_timestamp.map_or(0, |time| time.0.as_second()),
         scope: scope.unwrap_or_default(),
         reclaim: match spec.reclaim {
-            api::Reclaim::Any => Reclaim::Any,
-            api::Reclaim::LowerPriority => Reclaim::LowerPriority,
-            api::Reclaim::Never => Reclaim::Never,
+            api::ReclaimPolicy::Any => Reclaim::Any,
+            api::ReclaimPolicy::LowerPriority => Reclaim::LowerPriority,
+            api::ReclaimPolicy::Never => Reclaim::Never,
         },
         limits,
     }
@@ -65,17 +65,17 @@ fn read(object: LeanQuota, interner: &mut Interner) -> Quota {
 
 fn scope(spec: &QuotaSpec, interner: &mut Interner) -> Result<Scope, Arc<str>> {
     let namespaces = match (&spec.namespaces, &spec.namespace_selector) {
-        (None, None) => Namespaces::All,
+        (None, None) => SelectedNamespaces::All,
         (Some(names), None) => {
             let mut names: Vec<Arc<str>> = names.iter().map(|name| Arc::from(name.as_str())).collect();
             names.sort();
             names.dedup();
-            Namespaces::Named(names.into())
+            SelectedNamespaces::Named(names.into())
         }
         (None, Some(selector)) => {
             let selector = label_selector(Some(&lean(selector)), interner)
                 .map_err(|error| Arc::from(format!("spec.namespaceSelector: {error}")))?;
-            Namespaces::Selected(selector)
+            SelectedNamespaces::Selected(selector)
         }
         (Some(_), Some(_)) => {
             return Err("spec has both namespaces and namespaceSelector: leave one of them out".into());
@@ -225,7 +225,7 @@ mod tests {
         );
         assert_eq!((&*quota.name, quota.generation, quota.created), ("q", 2, 1_795_341_600));
         assert_eq!(quota.scope.queue.as_deref(), Some("nightly"));
-        assert_eq!(quota.scope.namespaces, Namespaces::Named(["a".into(), "b".into()].into()));
+        assert_eq!(quota.scope.namespaces, SelectedNamespaces::Named(["a".into(), "b".into()].into()));
         assert_eq!(quota.reclaim, Reclaim::LowerPriority);
         let limits = quota.limits.unwrap();
         let all = |limit: &Limit| -> Vec<_> { limit.iter().map(|(r, a)| (r.name().to_owned(), a)).collect() };

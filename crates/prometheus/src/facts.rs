@@ -8,7 +8,7 @@ use super::client::{Failure, When};
 use super::config::{LabelNames, PrometheusConfig};
 use super::decode::Decoder;
 use super::error::SourceError;
-use super::query::{Namespaces, groups, namespace_matcher, selector};
+use super::query::{QueriedNamespaces, groups, namespace_matcher, selector};
 use super::series::ResultType;
 use super::series::Series;
 use super::source::{PrometheusSource, ReadSummary};
@@ -112,7 +112,7 @@ impl PrometheusSource {
     pub async fn facts(
         &self,
         fact: Fact,
-        namespaces: Namespaces<'_>,
+        namespaces: QueriedNamespaces<'_>,
         now: Timestamp,
         mut sink: impl FnMut(FactRow<'_>) + Send,
     ) -> Result<ReadSummary, SourceError> {

@@ -28,7 +28,7 @@ pub use decode::{DecodeError, Decoder, ResponseSummary};
 pub use error::SourceError;
 pub use facts::{Fact, FactRow, Missing};
 pub use metric::{Matcher, MatcherError, Metric, MetricKind};
-pub use query::{Namespaces, Points};
+pub use query::{Points, QueriedNamespaces};
 pub use series::{ResultType, Series, Skip, Skipped};
 pub use signal::{ServiceName, SignalKind, filled, signal, success_rate};
 pub use source::{PrometheusSource, ReadSummary};

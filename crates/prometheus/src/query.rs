@@ -8,7 +8,7 @@ use berth_model::ConfigDuration;
 
 /// Namespaces to query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Namespaces<'a> {
+pub enum QueriedNamespaces<'a> {
     /// All namespaces.
     All,
     /// Only these namespaces; none if the list is empty.
@@ -22,8 +22,8 @@ const NAMESPACES_PER_QUERY_MAX: usize = 250;
 const NAMESPACE_BYTES_PER_QUERY_MAX: usize = 16 << 10;
 
 /// Groups namespaces by query, sorted and without duplicates; an empty group stands for all namespaces.
-pub(super) fn groups(namespaces: Namespaces<'_>) -> Vec<Vec<String>> {
-    let Namespaces::These(names) = namespaces else { return vec![Vec::new()] };
+pub(super) fn groups(namespaces: QueriedNamespaces<'_>) -> Vec<Vec<String>> {
+    let QueriedNamespaces::These(names) = namespaces else { return vec![Vec::new()] };
     let mut names = names.to_vec();
     names.sort_unstable();
     names.dedup();
@@ -241,18 +241,18 @@ mod tests {
 
     #[test]
     fn no_namespaces_are_no_queries_and_all_namespaces_are_one() {
-        assert_eq!(groups(Namespaces::These(&[])), Vec::<Vec<String>>::new());
-        assert_eq!(groups(Namespaces::All), vec![Vec::<String>::new()]);
+        assert_eq!(groups(QueriedNamespaces::These(&[])), Vec::<Vec<String>>::new());
+        assert_eq!(groups(QueriedNamespaces::All), vec![Vec::<String>::new()]);
     }
 
     #[test]
     fn many_namespaces_are_asked_for_in_groups() {
         let many: Vec<String> = (0..600).map(|index| format!("n-{index:03}")).rev().collect();
-        let made = groups(Namespaces::These(&[many.clone(), many.clone()].concat()));
+        let made = groups(QueriedNamespaces::These(&[many.clone(), many.clone()].concat()));
         assert_eq!(made.iter().map(Vec::len).collect::<Vec<_>>(), [250, 250, 100]);
         assert_eq!(made.concat(), many.into_iter().rev().collect::<Vec<_>>());
         let long: Vec<String> = (0..3).map(|index| format!("{index}").repeat(7_000)).collect();
-        assert_eq!(groups(Namespaces::These(&long)).len(), 2);
+        assert_eq!(groups(QueriedNamespaces::These(&long)).len(), 2);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::counters::QueryCounters;
 use super::decode::{Decoder, ResponseSummary};
 use super::error::SourceError;
 use super::metric::Metric;
-use super::query::{Measure, Namespaces, any_container, groups, slices};
+use super::query::{Measure, QueriedNamespaces, any_container, groups, slices};
 use super::series::ResultType;
 use super::series::{Series, Skipped};
 
@@ -143,7 +143,7 @@ impl PrometheusSource {
     /// Why not everything could be read. Samples before the error have been passed on: a caller that retries must discard them.
     pub async fn history(
         &self,
-        namespaces: Namespaces<'_>,
+        namespaces: QueriedNamespaces<'_>,
         now: Timestamp,
         sink: impl FnMut(UsageKind, Series<'_>) + Send,
     ) -> Result<ReadSummary, SourceError> {
@@ -157,7 +157,7 @@ impl PrometheusSource {
     pub async fn history_of(
         &self,
         metric: &Metric,
-        namespaces: Namespaces<'_>,
+        namespaces: QueriedNamespaces<'_>,
         now: Timestamp,
         mut sink: impl FnMut(Series<'_>) + Send,
     ) -> Result<ReadSummary, SourceError> {
@@ -170,7 +170,7 @@ impl PrometheusSource {
     /// Why not everything could be read. Samples before the error have been passed on.
     pub async fn latest(
         &self,
-        namespaces: Namespaces<'_>,
+        namespaces: QueriedNamespaces<'_>,
         now: Timestamp,
         sink: impl FnMut(UsageKind, Series<'_>) + Send,
     ) -> Result<ReadSummary, SourceError> {
@@ -184,7 +184,7 @@ impl PrometheusSource {
     pub async fn latest_of(
         &self,
         metric: &Metric,
-        namespaces: Namespaces<'_>,
+        namespaces: QueriedNamespaces<'_>,
         now: Timestamp,
         mut sink: impl FnMut(Series<'_>) + Send,
     ) -> Result<ReadSummary, SourceError> {
@@ -200,7 +200,7 @@ impl PrometheusSource {
     async fn read<M: Measure>(
         &self,
         kinds: &[M],
-        namespaces: Namespaces<'_>,
+        namespaces: QueriedNamespaces<'_>,
         times: impl Iterator<Item = When> + Send,
         now: Timestamp,
         sink: impl FnMut(M, Series<'_>) + Send,
@@ -298,7 +298,7 @@ impl PrometheusSource {
     }
 }
 
-fn shared_groups(namespaces: Namespaces<'_>) -> Vec<Arc<[String]>> {
+fn shared_groups(namespaces: QueriedNamespaces<'_>) -> Vec<Arc<[String]>> {
     groups(namespaces).into_iter().map(Arc::from).collect()
 }
 

@@ -26,7 +26,7 @@ use super::access::{self, Access};
 use super::fragmentation::Latest;
 use super::secure;
 use berth_kube_io::placement::BindCounters;
-use berth_kube_io::{Allocations, Reporter, WatchCounters};
+use berth_kube_io::{AllocationWriter, Reporter, WatchCounters};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::{AttemptResult, LatencySample};
 
@@ -142,7 +142,7 @@ impl Histograms {
 pub struct MetricSources {
     pub engine: Engine,
     pub reporter: Reporter,
-    pub allocations: Allocations,
+    pub allocations: AllocationWriter,
     pub binds: Arc<BindCounters>,
     pub pod_watch: Arc<WatchCounters>,
     pub node_watch: Arc<WatchCounters>,
@@ -459,7 +459,7 @@ impl Scrape {
     }
 }
 
-fn statuses(to: &mut DescriptorEncoder, allocations: &Allocations) -> fmt::Result {
+fn statuses(to: &mut DescriptorEncoder, allocations: &AllocationWriter) -> fmt::Result {
     let waiting = allocations.waiting();
     let help = "Statuses of allocations waiting to be written";
     gauges(to, "berth_allocation_statuses_waiting", help, &[(&[], waiting)])?;

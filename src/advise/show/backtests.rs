@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::units::{self, cut};
 use crate::columns;
 use berth_rightsizing::recommend::amount;
-use berth_rightsizing::recommend::backtest::{Measures, Outcome, Resource};
+use berth_rightsizing::recommend::backtest::{Measures, Outcome, RecordedResource};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -66,7 +66,7 @@ fn row(outcome: &Outcome) -> [String; 10] {
         changes_per_day,
         ..
     } = outcome.measures;
-    let is_cpu = outcome.resource == Resource::Cpu;
+    let is_cpu = outcome.resource == RecordedResource::Cpu;
     let amount = |base: f64| match is_cpu {
         true => units::cpu(amount::cpu_from_cores(base)),
         false => units::memory(amount::from_float(base)),

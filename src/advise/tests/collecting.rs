@@ -3,7 +3,7 @@ use crate::advise::advice::{sort, totals};
 use crate::advise::{Collector, ContainerSelection, Left, OwnerIndex, Recorder};
 use berth_prometheus::{Fact, FactRow, Series};
 use berth_rightsizing::recommend::RecommenderSettings;
-use berth_rightsizing::recommend::backtest::Resource;
+use berth_rightsizing::recommend::backtest::RecordedResource;
 use berth_rightsizing::usage::{Sample, UsageKind};
 
 const HOUR_NS: i64 = 3_600_000_000_000;
@@ -201,7 +201,7 @@ fn a_recorder_keeps_each_pod_by_itself() {
     }
     let recorded = recorder.recorded();
     let [db] = &recorded[..] else { panic!("{recorded:?}") };
-    assert_eq!((&*db.name, db.resource), ("shop/db/db", Resource::Cpu));
+    assert_eq!((&*db.name, db.resource), ("shop/db/db", RecordedResource::Cpu));
     let samples: Vec<Vec<_>> =
         db.pods.iter().map(|pod| pod.iter().map(|sample| (sample.time, sample.amount)).collect()).collect();
     assert_eq!(samples, [vec![(1_000_000_000, 250), (3_500_000_000, 500)], vec![(3_500_000_000, 500)]]);

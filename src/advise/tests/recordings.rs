@@ -5,14 +5,14 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::advise::recording::{Column, Recording, read};
-use berth_rightsizing::recommend::backtest::Resource;
+use berth_rightsizing::recommend::backtest::RecordedResource;
 use berth_simulator::trace::TraceError;
 use berth_test_support::published;
 
 const SECOND: i64 = 1_000_000_000;
 
 fn value() -> Column {
-    Column { name: "value".into(), resource: Resource::Cpu, scale: 1.0 }
+    Column { name: "value".into(), resource: RecordedResource::Cpu, scale: 1.0 }
 }
 
 /// Reads a file with these bytes; the path in an error becomes `FILE`.
@@ -50,8 +50,8 @@ fn several_columns_of_a_compressed_file_are_several_series() {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(text.as_bytes()).expect("memory");
     let columns = [
-        Column { name: "cpu".into(), resource: Resource::Cpu, scale: 0.01 },
-        Column { name: "ram".into(), resource: Resource::Memory, scale: 1024.0 },
+        Column { name: "cpu".into(), resource: RecordedResource::Cpu, scale: 0.01 },
+        Column { name: "ram".into(), resource: RecordedResource::Memory, scale: 1024.0 },
     ];
     let recording = with_columns(&gzip.finish().expect("memory"), &columns).expect("a right file");
     assert_eq!(recording.out_of_order, 1);

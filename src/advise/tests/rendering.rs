@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::*;
 use crate::advise::show;
 use berth_rightsizing::recommend::AMOUNT_MAX;
-use berth_rightsizing::recommend::backtest::{EstimatorKind, Measures, Outcome, Resource, overall};
+use berth_rightsizing::recommend::backtest::{EstimatorKind, Measures, Outcome, RecordedResource, overall};
 
 /// Compares with a golden file; `UPDATE=1` rewrites it.
 fn assert_golden(name: &str, text: &str) {
@@ -110,8 +110,8 @@ fn a_backtest_is_a_line_for_each_series_and_estimator() {
         measures: Measures {
             days: 7.0,
             pod_days: 7.0,
-            mean_limit: if resource == Resource::Cpu { 1.25 } else { 3e9 },
-            mean_usage: if resource == Resource::Cpu { 1.0 } else { 2e9 },
+            mean_limit: if resource == RecordedResource::Cpu { 1.25 } else { 3e9 },
+            mean_usage: if resource == RecordedResource::Cpu { 1.0 } else { 2e9 },
             relative_slack,
             overrun_share: 0.0123,
             throttle_minutes_per_day: 17.712,
@@ -122,12 +122,13 @@ fn a_backtest_is_a_line_for_each_series_and_estimator() {
         },
     };
     let one = [
-        outcome("cpu.csv", Resource::Cpu, EstimatorKind::Vpa, 0.2),
-        outcome("cpu.csv", Resource::Cpu, EstimatorKind::Max, 0.4),
+        outcome("cpu.csv", RecordedResource::Cpu, EstimatorKind::Vpa, 0.2),
+        outcome("cpu.csv", RecordedResource::Cpu, EstimatorKind::Max, 0.4),
     ];
     // One series needs no total.
     assert_eq!(show::backtests_table(&one, &overall(&one)).lines().count(), 3);
-    let two = [&one[..], &[outcome("memory.csv", Resource::Memory, EstimatorKind::P99, -0.1)]].concat();
+    let two =
+        [&one[..], &[outcome("memory.csv", RecordedResource::Memory, EstimatorKind::P99, -0.1)]].concat();
     assert_golden("backtest.txt", &show::backtests_table(&two, &overall(&two)));
     let many = vec![one[0].clone(); 121];
     let table = show::backtests_table(&many, &overall(&many));

@@ -7,16 +7,16 @@ use anyhow::anyhow;
 use super::prometheus::{PrometheusQueries, runtime};
 use super::recording::{Column, Recording, VALUE_COLUMN, read};
 use super::values::shown;
-use super::{Answer, Failure, Format, RecommendOptions, note, settings, show};
+use super::{Answer, Failure, OutputFormat, RecommendOptions, note, settings, show};
 use crate::advise::Recorder;
 use berth_rightsizing::recommend::backtest::{
-    EstimatorKind, Outcome, Pace, Recorded, Resource, backtest, overall,
+    EstimatorKind, Outcome, Pace, Recorded, RecordedResource, backtest, overall,
 };
 use berth_rightsizing::recommend::time::nanos;
 use berth_simulator::trace::TraceError;
 
 pub fn answer(options: &RecommendOptions, files: &[PathBuf]) -> Result<Answer, Failure> {
-    if !matches!(options.output, Format::Table | Format::Json) {
+    if !matches!(options.output, OutputFormat::Table | OutputFormat::Json) {
         return Err(Failure::Input(anyhow!("--output: a backtest supports table or json")));
     }
     let (recorded, complete) = match (&options.prometheus, files) {
@@ -32,7 +32,7 @@ pub fn answer(options: &RecommendOptions, files: &[PathBuf]) -> Result<Answer, F
     let series = outcomes(options, &recorded)?;
     let all = overall(&series);
     let text = match options.output {
-        Format::Json => show::backtests_json(&series, &all)?,
+        OutputFormat::Json => show::backtests_json(&series, &all)?,
         _ => show::backtests_table(&series, &all),
     };
     Ok(Answer { text, complete })
@@ -68,12 +68,12 @@ fn outcomes(options: &RecommendOptions, recorded: &[Recorded]) -> Result<Vec<Out
 
 fn from_files(options: &RecommendOptions, files: &[PathBuf]) -> Result<Vec<Recorded>, Failure> {
     let column = |name: &String, resource, scale| Column { name: name.clone(), resource, scale };
-    let cpu = options.cpu_column.iter().map(|name| column(name, Resource::Cpu, options.cpu_scale));
+    let cpu = options.cpu_column.iter().map(|name| column(name, RecordedResource::Cpu, options.cpu_scale));
     let memory =
-        options.memory_column.iter().map(|name| column(name, Resource::Memory, options.memory_scale));
+        options.memory_column.iter().map(|name| column(name, RecordedResource::Memory, options.memory_scale));
     let mut columns: Vec<Column> = cpu.chain(memory).collect();
     if columns.is_empty() {
-        columns.push(column(&VALUE_COLUMN.to_owned(), Resource::Cpu, options.cpu_scale));
+        columns.push(column(&VALUE_COLUMN.to_owned(), RecordedResource::Cpu, options.cpu_scale));
     }
     let mut recorded = Vec::new();
     for file in files {

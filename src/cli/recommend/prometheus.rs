@@ -7,12 +7,12 @@ use anyhow::{Context, anyhow};
 use jiff::Timestamp;
 
 use super::values::shown;
-use super::{Answer, Failure, Format, LabelSet, RecommendOptions, note, settings, show};
+use super::{Answer, Failure, LabelSet, OutputFormat, RecommendOptions, note, settings, show};
 use crate::advise::{AdviceReport, Collector, ContainerSelection, Left, OwnerIndex, WorkloadsFrom};
 use crate::cli::progress::{ProgressBars, Stage};
 use berth_model::{ConfigDuration, with_causes};
 use berth_prometheus::{
-    BasicAuth, Fact, FactRow, LabelNames, Missing, Namespaces, PrometheusConfig, PrometheusSource,
+    BasicAuth, Fact, FactRow, LabelNames, Missing, PrometheusConfig, PrometheusSource, QueriedNamespaces,
     ReadSummary, Series, Skip, SourceError,
 };
 use berth_rightsizing::recommend::time::nanos;
@@ -37,11 +37,11 @@ pub fn answer(options: &RecommendOptions) -> Result<Answer, Failure> {
         note(each);
     }
     let text = match options.output {
-        Format::Table => show::table(&report, width()),
-        Format::Json => show::json(&report)?,
-        Format::Yaml => show::yaml(&report)?,
-        Format::Csv => show::csv(&report),
-        Format::Html => show::page(&report),
+        OutputFormat::Table => show::table(&report, width()),
+        OutputFormat::Json => show::json(&report)?,
+        OutputFormat::Yaml => show::yaml(&report)?,
+        OutputFormat::Csv => show::csv(&report),
+        OutputFormat::Html => show::page(&report),
     };
     Ok(Answer { text, complete: asked.complete })
 }
@@ -103,10 +103,10 @@ impl<'a> PrometheusQueries<'a> {
         Ok(Self { options, source, now, notes: Vec::new(), complete: true })
     }
 
-    fn namespaces(&self) -> Namespaces<'a> {
+    fn namespaces(&self) -> QueriedNamespaces<'a> {
         match &self.options.namespace[..] {
-            [] => Namespaces::All,
-            names => Namespaces::These(names),
+            [] => QueriedNamespaces::All,
+            names => QueriedNamespaces::These(names),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use berth_kube_io::client::without_retries;
-use berth_kube_io::{Allocations, PodGroupVersion};
+use berth_kube_io::{AllocationWriter, PodGroupVersion};
 use berth_scheduler::gang::{AllocationKind, AllocationName, GangRoleStatus, GangStatus, Phase};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
@@ -36,7 +36,7 @@ fn is_scheduled(mut status: GangStatus) -> GangStatus {
 }
 
 /// Writes until no update is pending.
-async fn write(control_plane: &ControlPlane, allocations: &Allocations, status: &GangStatus) {
+async fn write(control_plane: &ControlPlane, allocations: &AllocationWriter, status: &GangStatus) {
     let client = without_retries(control_plane.config()).expect("a client");
     allocations.enqueue(status.clone());
     allocations.run(client, "host", std::future::ready(()), SOON).await;
@@ -65,7 +65,7 @@ async fn kubectl_shows_the_status_of_an_allocation_and_equal_statuses_are_writte
         "minimum": 32, "owner": {"kind": "Job", "name": "train"}, "topology": {"key": "topology.kubernetes.io/zone"},
     });
     let object = apply(&api, "berth.dev/v1alpha1", "Allocation", "train", spec).await;
-    let (allocations, status) = (Allocations::default(), waits(AllocationKind::Allocation, &object));
+    let (allocations, status) = (AllocationWriter::default(), waits(AllocationKind::Allocation, &object));
 
     write(&control_plane, &allocations, &status).await;
     let table = kubectl.must(&["get", "allocations"], "").await;
@@ -118,7 +118,7 @@ async fn statuses_of_deleted_or_recreated_allocations_are_settled() {
     let api = allocations(&client);
     let spec = json!({"minimum": 1, "selector": {"matchLabels": {"app": "a"}}});
     let first = apply(&api, "berth.dev/v1alpha1", "Allocation", "a", spec.clone()).await;
-    let (allocations, status) = (Allocations::default(), waits(AllocationKind::Allocation, &first));
+    let (allocations, status) = (AllocationWriter::default(), waits(AllocationKind::Allocation, &first));
     kubectl.must(&["delete", "allocation", "a"], "").await;
     write(&control_plane, &allocations, &status).await;
     apply(&api, "berth.dev/v1alpha1", "Allocation", "a", spec).await;
@@ -141,7 +141,7 @@ async fn a_pod_group_of_kubernetes_gets_its_condition_and_keeps_those_of_others(
     let patched = api.patch_status("group", &PatchParams::default(), &Patch::Strategic(&other)).await;
     patched.expect("the status is patched");
 
-    let (allocations, status) = (Allocations::default(), waits(AllocationKind::PodGroup, &object));
+    let (allocations, status) = (AllocationWriter::default(), waits(AllocationKind::PodGroup, &object));
     allocations.use_version(PodGroupVersion::V1Alpha2);
     let scheduled = is_scheduled(status.clone());
     for (status, expected) in [(&status, "False"), (&scheduled, "True"), (&status, "True")] {

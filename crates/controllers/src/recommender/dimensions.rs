@@ -18,7 +18,7 @@ use super::{Recommender, RecommenderContext};
 use berth_config as config;
 use berth_kube_io::vpa::ApiError;
 use berth_model::with_causes;
-use berth_prometheus::{Metric, Namespaces, PrometheusSource, ReadSummary, Series, SourceError};
+use berth_prometheus::{Metric, PrometheusSource, QueriedNamespaces, ReadSummary, Series, SourceError};
 use berth_rightsizing::apply::SizedPod;
 use berth_rightsizing::recommend::assign::by_pod_name;
 use berth_rightsizing::recommend::feed::time;
@@ -212,7 +212,8 @@ impl Recommender {
                 tally.add(dimensions.feed(place, workload, &series, now));
             }
         };
-        let read = source.history_of(&metric, Namespaces::These(&namespaces), Timestamp::now(), sink).await;
+        let read =
+            source.history_of(&metric, QueriedNamespaces::These(&namespaces), Timestamp::now(), sink).await;
         match &read {
             Ok(_) => self.dimensions.histories[place] = History::default(),
             Err(_) => {
@@ -254,7 +255,7 @@ impl Recommender {
                 tally.add(dimensions.feed(place, workload, &series, time));
             }
         };
-        let read = source.latest_of(&metric, Namespaces::These(namespaces), now, sink).await;
+        let read = source.latest_of(&metric, QueriedNamespaces::These(namespaces), now, sink).await;
         self.count_reading(place, &read, &tally);
         let name = self.dimensions.name(place);
         let said = match read {

@@ -14,7 +14,7 @@ use super::keep::Kept;
 use super::world::World;
 use berth_config::Storage;
 use berth_kube_io::vpa::FoundCheckpoint;
-use berth_prometheus::Namespaces;
+use berth_prometheus::QueriedNamespaces;
 use berth_rightsizing::recommend::assign::by_pod_name;
 use berth_rightsizing::recommend::feed::feed;
 use berth_rightsizing::recommend::store::Workload;
@@ -122,7 +122,7 @@ impl Recommender {
         let namespaces: Vec<String> = new.keys().map(|namespace| namespace.to_string()).collect();
         let (store, now) = (&mut self.store, super::now());
         let mut fed: BTreeSet<Arc<str>> = BTreeSet::new();
-        let read = source.history(Namespaces::These(&namespaces), Timestamp::now(), |kind, series| {
+        let read = source.history(QueriedNamespaces::These(&namespaces), Timestamp::now(), |kind, series| {
             let Some(workloads) = workloads.get(series.namespace) else { return };
             let (uid, workload) = match live.get(&(series.namespace, series.pod)) {
                 Some((uid, of)) => ((*uid).clone(), *of),

@@ -9,7 +9,7 @@ use super::Recommender;
 use super::quality::Judge;
 use super::world::World;
 use berth_kube_io::vpa::ApiError;
-use berth_prometheus::Namespaces;
+use berth_prometheus::QueriedNamespaces;
 use berth_rightsizing::recommend::feed::{self, feed};
 use berth_rightsizing::recommend::{Refused, UnixNanos};
 use berth_rightsizing::usage::UsageKind;
@@ -103,7 +103,7 @@ impl Recommender {
         let Some(source) = self.context.source.clone() else { return Ok(()) };
         let (store, metrics, now) = (&mut self.store, self.context.metrics.clone(), super::now());
         let judge = Judge::new(world, &self.recommended, metrics.clone());
-        let read = source.latest(Namespaces::These(namespaces), Timestamp::now(), |kind, series| {
+        let read = source.latest(QueriedNamespaces::These(namespaces), Timestamp::now(), |kind, series| {
             let Some(uid) = pods.get(&(series.namespace, series.pod)) else { return };
             let workload = store.workload_of(uid).cloned();
             let container: (&str, &str) = (uid, series.container);

@@ -9,8 +9,10 @@ use super::Scaler;
 use super::look::ServiceObservation;
 use berth_crds::service_scaler::{HintPlacement, HintResource, HintStatus};
 use berth_kube_io::scaling::ScaledService;
-use berth_prometheus::{Metric, MetricKind, Namespaces};
-use berth_rightsizing::correlate::{CorrelationSettings, Correlations, Direction, Hint, Resource, Window};
+use berth_prometheus::{Metric, MetricKind, QueriedNamespaces};
+use berth_rightsizing::correlate::{
+    CorrelatedResource, CorrelationHint, CorrelationSettings, Correlations, Direction, Window,
+};
 use berth_rightsizing::scaling::MeasuredKind;
 use berth_rightsizing::usage::SeriesScope;
 
@@ -66,7 +68,7 @@ impl Affinity {
             let Some(status) = &service.status else { continue };
             for hint in &status.hints {
                 self.selectors.insert(hint.service.as_str().into(), hint.selector.clone());
-                known.push(Hint {
+                known.push(CorrelationHint {
                     service: name_of(service),
                     other: hint.service.as_str().into(),
                     direction: match hint.placement {
@@ -75,9 +77,9 @@ impl Affinity {
                     },
                     weight: hint.weight.clamp(1, 100) as u8,
                     resource: match hint.resource {
-                        HintResource::Cpu => Resource::Cpu,
-                        HintResource::Memory => Resource::Memory,
-                        HintResource::Network => Resource::Network,
+                        HintResource::Cpu => CorrelatedResource::Cpu,
+                        HintResource::Memory => CorrelatedResource::Memory,
+                        HintResource::Network => CorrelatedResource::Network,
                     },
                 });
             }
@@ -108,9 +110,9 @@ impl Affinity {
                 },
                 weight: i32::from(hint.weight),
                 resource: match hint.resource {
-                    Resource::Cpu => HintResource::Cpu,
-                    Resource::Memory => HintResource::Memory,
-                    Resource::Network => HintResource::Network,
+                    CorrelatedResource::Cpu => HintResource::Cpu,
+                    CorrelatedResource::Memory => HintResource::Memory,
+                    CorrelatedResource::Network => HintResource::Network,
                 },
             };
             self.in_force.entry(hint.service).or_default().push(status);
@@ -132,11 +134,12 @@ impl Scaler {
     pub(super) async fn read_network(&mut self, namespaces: &[String], now: Timestamp) -> Result<(), String> {
         let windows = &mut self.windows;
         for metric in [network("receive"), network("transmit")] {
-            let read = self.context.source.latest_of(&metric, Namespaces::These(namespaces), now, |series| {
-                for sample in series.samples {
-                    windows.add_to((series.namespace, series.pod), sample.at as i64, sample.value);
-                }
-            });
+            let read =
+                self.context.source.latest_of(&metric, QueriedNamespaces::These(namespaces), now, |series| {
+                    for sample in series.samples {
+                        windows.add_to((series.namespace, series.pod), sample.at as i64, sample.value);
+                    }
+                });
             read.await.map_err(|error| error.to_string())?;
         }
         Ok(())
@@ -181,10 +184,10 @@ impl Scaler {
                     }
                 };
                 for container in &pod.containers {
-                    add(Resource::Cpu, &container.name, MeasuredKind::Cpu);
-                    add(Resource::Memory, &container.name, MeasuredKind::Memory);
+                    add(CorrelatedResource::Cpu, &container.name, MeasuredKind::Cpu);
+                    add(CorrelatedResource::Memory, &container.name, MeasuredKind::Memory);
                 }
-                add(Resource::Network, "", MeasuredKind::Network);
+                add(CorrelatedResource::Network, "", MeasuredKind::Network);
             }
         }
         match affinity.correlations.observe(&window) {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::{LOOKS_IN_FLIGHT, Scaler};
 use berth_kube_io::VpasUnknown;
 use berth_kube_io::scaling::{Other, Query, ScaledService, ScalingPlan, WorkloadScale, sizing};
-use berth_prometheus::{Namespaces, ServiceName, filled, signal, success_rate};
+use berth_prometheus::{QueriedNamespaces, ServiceName, filled, signal, success_rate};
 use berth_rightsizing::apply::SizedPod;
 use berth_rightsizing::recommend::OwnerRef;
 use berth_rightsizing::scaling::{Measured, MeasuredKind, Point};
@@ -33,7 +33,7 @@ impl Scaler {
     ) -> Result<(), String> {
         let names: Vec<String> = namespaces.iter().map(|name| name.to_string()).collect();
         let windows = &mut self.windows;
-        let read = self.context.source.latest(Namespaces::These(&names), now, |kind, series| {
+        let read = self.context.source.latest(QueriedNamespaces::These(&names), now, |kind, series| {
             let (kind, unit) = match kind {
                 UsageKind::Cpu => (MeasuredKind::Cpu, 1_000.0),
                 UsageKind::Memory => (MeasuredKind::Memory, 1.0),

@@ -204,7 +204,7 @@ impl Server {
     }
 
     /// Writes statuses until none is left.
-    async fn write(&self, allocations: &Allocations, statuses: &[GangStatus]) -> Vec<String> {
+    async fn write(&self, allocations: &AllocationWriter, statuses: &[GangStatus]) -> Vec<String> {
         for status in statuses {
             allocations.enqueue(status.clone());
         }
@@ -222,7 +222,7 @@ fn new_server(script: &[u16]) -> Server {
 
 #[tokio::test(start_paused = true)]
 async fn a_status_is_written_once_and_told_to_people_once() {
-    let (server, allocations) = (new_server(&[]), Allocations::default());
+    let (server, allocations) = (new_server(&[]), AllocationWriter::default());
     let wrote = server.write(&allocations, &[status()]).await;
     assert_eq!(wrote, ["GET train", "PATCH status", "POST events"]);
     assert_eq!(server.write(&allocations, &[status()]).await, ["GET train"]);
@@ -234,7 +234,7 @@ async fn a_status_is_written_once_and_told_to_people_once() {
 
 #[tokio::test(start_paused = true)]
 async fn only_the_newest_of_many_statuses_is_written() {
-    let (server, allocations) = (new_server(&[]), Allocations::default());
+    let (server, allocations) = (new_server(&[]), AllocationWriter::default());
     let pending = GangStatus { phase: Phase::Pending, ..status() };
     let wrote = server.write(&allocations, &[pending, status(), scheduled()]).await;
     assert_eq!(wrote, ["GET train", "PATCH status", "POST events"]);
@@ -243,7 +243,7 @@ async fn only_the_newest_of_many_statuses_is_written() {
 
 #[tokio::test(start_paused = true)]
 async fn a_conflict_and_a_busy_server_make_it_read_again() {
-    let (server, allocations) = (new_server(&[503, 200, 409, 429]), Allocations::default());
+    let (server, allocations) = (new_server(&[503, 200, 409, 429]), AllocationWriter::default());
     let wrote = server.write(&allocations, &[status()]).await;
     let expected =
         ["GET train", "GET train", "PATCH status", "GET train", "GET train", "PATCH status", "POST events"];
@@ -259,7 +259,7 @@ async fn a_conflict_and_a_busy_server_make_it_read_again() {
 async fn an_object_that_is_gone_or_another_one_settles_it() {
     for other in [false, true] {
         let server = new_server(if other { &[] } else { &[404] });
-        let allocations = Allocations::default();
+        let allocations = AllocationWriter::default();
         let mut status = status();
         if other {
             status.uid = "u2".into();
@@ -272,7 +272,7 @@ async fn an_object_that_is_gone_or_another_one_settles_it() {
 #[tokio::test(start_paused = true)]
 async fn a_status_that_is_forbidden_or_never_arrives_is_counted_as_dropped() {
     for (script, requests) in [(vec![403], 1), (vec![500; 20], BACKOFF.attempts as usize)] {
-        let (server, allocations) = (new_server(&script), Allocations::default());
+        let (server, allocations) = (new_server(&script), AllocationWriter::default());
         assert_eq!(server.write(&allocations, &[status()]).await.len(), requests);
         assert_eq!((allocations.dropped(), allocations.waiting()), (1, 0));
     }

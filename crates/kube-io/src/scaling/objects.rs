@@ -17,7 +17,9 @@ use berth_prometheus::SignalKind;
 use berth_rightsizing::apply::Mode;
 use berth_rightsizing::recommend::method::Method;
 use berth_rightsizing::recommend::{OwnerRef, Vpa};
-use berth_rightsizing::scaling::behavior::{Behavior, DirectionRules, Policy, Select, StepAmount as Step};
+use berth_rightsizing::scaling::behavior::{
+    Behavior, DirectionRules, RatePolicy, Select, StepAmount as Step,
+};
 use berth_rightsizing::scaling::{Bounds, Horizontal, ScalingSettings, Vertical};
 
 const MAX_REPLICAS: u32 = 10;
@@ -238,7 +240,7 @@ fn behavior(behavior: Option<&ApiBehavior>) -> Behavior {
             SelectPolicy::Disabled => Select::Disabled,
         },
         policies: (rules.policies.iter())
-            .map(|policy| Policy {
+            .map(|policy| RatePolicy {
                 amount: match policy.type_ {
                     PolicyType::Pods => Step::Pods(policy.value.max(1).unsigned_abs()),
                     PolicyType::Percent => Step::Percent(policy.value.max(1).unsigned_abs()),

@@ -10,11 +10,11 @@ use jiff::Timestamp;
 use tokio::net::TcpListener;
 
 use super::fake::{Fake, RecordedRequest, Sources, error, source};
-use crate::{BasicAuth, DecodeError, Namespaces, PrometheusSource, Secret, SourceError};
+use crate::{BasicAuth, DecodeError, PrometheusSource, QueriedNamespaces, Secret, SourceError};
 use berth_test_support::prometheus::install_provider;
 
 async fn latest(source: &PrometheusSource) -> Result<(), SourceError> {
-    source.latest(Namespaces::All, Timestamp::UNIX_EPOCH, |_, _| ()).await.map(drop)
+    source.latest(QueriedNamespaces::All, Timestamp::UNIX_EPOCH, |_, _| ()).await.map(drop)
 }
 
 /// Formats an error with all causes.

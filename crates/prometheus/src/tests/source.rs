@@ -12,7 +12,7 @@ use axum::response::IntoResponse;
 use jiff::Timestamp;
 
 use super::fake::{Fake, RecordedRequest, Sources, error, matrix, vector};
-use crate::{LabelNames, Namespaces, PrometheusSource, ReadSummary, Series, Skip, SourceError};
+use crate::{LabelNames, PrometheusSource, QueriedNamespaces, ReadSummary, Series, Skip, SourceError};
 
 const NOW: i64 = 1_700_000_000;
 
@@ -23,7 +23,7 @@ fn now() -> Timestamp {
 /// Kind and time of each sample, in order of arrival.
 async fn history(
     source: &PrometheusSource,
-    namespaces: Namespaces<'_>,
+    namespaces: QueriedNamespaces<'_>,
 ) -> (Vec<(UsageKind, i64)>, Result<ReadSummary, SourceError>) {
     let mut samples = Vec::new();
     let keep = |kind, series: Series<'_>| {
@@ -54,7 +54,7 @@ fn by_kind(samples: &[(UsageKind, i64)]) -> BTreeMap<UsageKind, Vec<i64>> {
 async fn the_history_comes_slice_after_slice_with_each_point_once() {
     let fake = Fake::start(|_, asked| asked.answer()).await;
     let source = fake.source(|_| {});
-    let (samples, outcome) = history(&source, Namespaces::All).await;
+    let (samples, outcome) = history(&source, QueriedNamespaces::All).await;
     assert_eq!(by_kind(&samples), day());
     let summary = outcome.unwrap();
     assert_eq!(summary, ReadSummary { queries: 8, series: 8, samples: 50, ..ReadSummary::default() });
@@ -90,7 +90,7 @@ async fn slices_stay_in_order_when_several_are_asked_for_at_once_and_later_ones_
     })
     .await;
     let source = fake.source(|config| config.parallelism = 3);
-    let (samples, outcome) = history(&source, Namespaces::All).await;
+    let (samples, outcome) = history(&source, QueriedNamespaces::All).await;
     outcome.unwrap();
     assert_eq!(by_kind(&samples), day());
     let slice = |at: i64| (at - (NOW - 86_400) - 1).max(0) / (6 * 3_600);
@@ -102,11 +102,11 @@ async fn slices_stay_in_order_when_several_are_asked_for_at_once_and_later_ones_
 async fn only_the_wanted_namespaces_are_asked_for_and_none_needs_no_question() {
     let fake = Fake::start(|_, asked| asked.answer()).await;
     let source = fake.source(|_| {});
-    let (samples, outcome) = history(&source, Namespaces::These(&[])).await;
+    let (samples, outcome) = history(&source, QueriedNamespaces::These(&[])).await;
     assert!(samples.is_empty() && fake.asked().is_empty());
     assert_eq!(outcome.unwrap(), ReadSummary::default());
     let wanted = ["b", "a"].map(str::to_owned);
-    history(&source, Namespaces::These(&wanted)).await.1.unwrap();
+    history(&source, QueriedNamespaces::These(&wanted)).await.1.unwrap();
     assert!(fake.asked().iter().all(|asked| asked.query().contains(r#"namespace=~"a|b""#)));
 }
 
@@ -121,7 +121,7 @@ async fn a_slice_that_is_too_much_is_halved_and_later_ones_are_asked_for_in_shor
         })
         .await;
         let source = fake.source(|config| config.parallelism = parallelism);
-        let (samples, outcome) = history(&source, Namespaces::All).await;
+        let (samples, outcome) = history(&source, QueriedNamespaces::All).await;
         outcome.unwrap();
         assert_eq!(by_kind(&samples), day());
         let halved = source.counters().halved();
@@ -139,7 +139,7 @@ async fn a_query_that_takes_prometheus_too_long_is_halved_too() {
     })
     .await;
     let source = fake.source(|_| {});
-    let (samples, outcome) = history(&source, Namespaces::All).await;
+    let (samples, outcome) = history(&source, QueriedNamespaces::All).await;
     outcome.unwrap();
     assert_eq!(by_kind(&samples), day());
     assert_eq!(source.counters().retries(), 0);
@@ -156,12 +156,12 @@ async fn namespaces_are_divided_when_one_point_is_too_much_and_one_namespace_is_
     let wanted = ["a", "b", "c"].map(str::to_owned);
     let source = fake.source(|_| {});
     let mut series = 0;
-    let summary = source.latest(Namespaces::These(&wanted), now(), |_, _| series += 1).await.unwrap();
+    let summary = source.latest(QueriedNamespaces::These(&wanted), now(), |_, _| series += 1).await.unwrap();
     // `a`, and `b` with `c`, for both kinds.
     assert_eq!((series, summary.queries), (4, 4));
 
     let fake = Fake::start(move |_, _| too_much()).await;
-    let error = history(&fake.source(|_| {}), Namespaces::These(&wanted)).await.1.unwrap_err();
+    let error = history(&fake.source(|_| {}), QueriedNamespaces::These(&wanted)).await.1.unwrap_err();
     assert!(
         matches!(&error, SourceError::TooMuch { said, .. } if said.contains("too many samples")),
         "{error}"
@@ -177,7 +177,7 @@ async fn the_newest_samples_are_asked_for_now_and_over_the_live_window() {
     let mut samples = Vec::new();
     let keep =
         |kind, series: Series<'_>| samples.push((kind, series.pod.to_owned(), series.samples.to_vec()));
-    source.latest(Namespaces::All, now(), keep).await.unwrap();
+    source.latest(QueriedNamespaces::All, now(), keep).await.unwrap();
     assert_eq!(samples.iter().map(|sample| sample.0).collect::<Vec<_>>(), UsageKind::ALL);
     assert!(samples.iter().all(|(_, pod, samples)| pod == "p" && samples.len() == 1));
     let asked = fake.asked();
@@ -200,7 +200,7 @@ async fn labels_are_found_out_once_the_modern_ones_first() {
         let source = fake.source(|config| config.labels = None);
         assert_eq!(source.labels(now()).await.unwrap(), found, "{there}");
         let before = fake.asked().len();
-        source.latest(Namespaces::All, now(), |_, _| ()).await.unwrap();
+        source.latest(QueriedNamespaces::All, now(), |_, _| ()).await.unwrap();
         // If there were no series, the labels are detected again.
         let expected = if there == "nothing" { 4 } else { 2 };
         assert_eq!(fake.asked().len() - before, expected, "{there}");
@@ -215,7 +215,7 @@ async fn warnings_are_told_once_and_skipped_series_are_counted() {
     })
     .await;
     let source = fake.source(|_| {});
-    let (samples, outcome) = history(&source, Namespaces::All).await;
+    let (samples, outcome) = history(&source, QueriedNamespaces::All).await;
     let summary = outcome.unwrap();
     assert!(samples.is_empty());
     assert_eq!(summary.warnings, ["a store is away", "it is late"]);
@@ -243,7 +243,7 @@ async fn requests_end_with_the_future_that_waits_for_them() {
     })
     .await;
     let source = fake.source(|config| config.parallelism = 2);
-    let _ = tokio::time::timeout(Duration::from_millis(100), history(&source, Namespaces::All)).await;
+    let _ = tokio::time::timeout(Duration::from_millis(100), history(&source, QueriedNamespaces::All)).await;
     let gone = async {
         while ended.load(Ordering::SeqCst) < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::window::Scored;
-use super::{CorrelationSettings, Direction, Hint, Resource, Window, WindowError};
+use super::{CorrelatedResource, CorrelationHint, CorrelationSettings, Direction, Window, WindowError};
 
 /// Statistics of one window, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ struct Link {
     /// Indexes in the list of services, `a` before `b`.
     a: u16,
     b: u16,
-    resource: Resource,
+    resource: CorrelatedResource,
     direction: Direction,
     /// Absolute value of the correlation, smoothed.
     strength: f32,
@@ -61,8 +61,9 @@ impl Correlations {
     }
 
     /// Continues from hints that were in force, for example in another process.
-    pub fn resumed(settings: CorrelationSettings, known: impl IntoIterator<Item = Hint>) -> Self {
-        let mut known: Vec<Hint> = known.into_iter().filter(|hint| hint.service != hint.other).collect();
+    pub fn resumed(settings: CorrelationSettings, known: impl IntoIterator<Item = CorrelationHint>) -> Self {
+        let mut known: Vec<CorrelationHint> =
+            known.into_iter().filter(|hint| hint.service != hint.other).collect();
         for hint in &mut known {
             if hint.service > hint.other {
                 std::mem::swap(&mut hint.service, &mut hint.other);
@@ -81,7 +82,7 @@ impl Correlations {
         resumed
     }
 
-    fn resumed_link(&self, hint: &Hint) -> Option<Link> {
+    fn resumed_link(&self, hint: &CorrelationHint) -> Option<Link> {
         let place = |name| self.services.binary_search(name).ok().map(|place| place as u16);
         let share = match hint.direction {
             Direction::Apart => 1.0,
@@ -115,12 +116,13 @@ impl Correlations {
             ..CorrelationPass::default()
         };
         let places = self.follow(window, &chosen);
-        let scored = Resource::ALL.map(|resource| Scored::new(window, resource, &places, &self.settings));
+        let scored =
+            CorrelatedResource::ALL.map(|resource| Scored::new(window, resource, &places, &self.settings));
         let known = std::mem::take(&mut self.links);
         let mut known = known.iter().peekable();
         for a in 0..self.services.len() {
             for b in a + 1..self.services.len() {
-                for (resource, scored) in Resource::ALL.into_iter().zip(&scored) {
+                for (resource, scored) in CorrelatedResource::ALL.into_iter().zip(&scored) {
                     let rho = scored.correlation(a, b);
                     let key = (a as u16, b as u16, resource);
                     let known = known.next_if(|link| link.key() == key);
@@ -165,7 +167,7 @@ impl Correlations {
     /// Returns the new link of a pair in one resource, with its correlation in the newest window.
     fn next(
         &self,
-        key: (u16, u16, Resource),
+        key: (u16, u16, CorrelatedResource),
         known: Option<&Link>,
         rho: Option<f32>,
         pass: &mut CorrelationPass,
@@ -187,7 +189,12 @@ impl Correlations {
     }
 
     /// Returns the link of a correlated pair that is not in force yet.
-    fn candidate(&self, (a, b, resource): (u16, u16, Resource), known: Option<&Link>, rho: f64) -> Link {
+    fn candidate(
+        &self,
+        (a, b, resource): (u16, u16, CorrelatedResource),
+        known: Option<&Link>,
+        rho: f64,
+    ) -> Link {
         let direction = if rho > 0.0 { Direction::Apart } else { Direction::Together };
         let before = known.filter(|link| link.direction == direction);
         let confirmed = before.map_or(0, |link| link.confirmed).saturating_add(1);
@@ -222,8 +229,9 @@ impl Correlations {
     /// then by name.
     ///
     /// Pods of one service also peak together: a service with any hint is also kept apart from itself.
-    pub fn hints(&self) -> Vec<Hint> {
-        let mut of: Vec<Vec<(u8, Direction, u16, Resource)>> = vec![Vec::new(); self.services.len()];
+    pub fn hints(&self) -> Vec<CorrelationHint> {
+        let mut of: Vec<Vec<(u8, Direction, u16, CorrelatedResource)>> =
+            vec![Vec::new(); self.services.len()];
         let in_force: Vec<&Link> =
             self.links.iter().filter(|link| link.in_force && link.weight > 0).collect();
         for pair in in_force.chunk_by(|one, other| (one.a, one.b) == (other.a, other.b)) {
@@ -243,7 +251,7 @@ impl Correlations {
             theirs
                 .sort_unstable_by_key(|(weight, direction, other, _)| (u8::MAX - weight, *direction, *other));
             theirs.truncate(self.settings.hints_max);
-            hints.extend(theirs.into_iter().map(|(weight, direction, other, resource)| Hint {
+            hints.extend(theirs.into_iter().map(|(weight, direction, other, resource)| CorrelationHint {
                 service: self.services[service].clone(),
                 other: self.services[usize::from(other)].clone(),
                 direction,
@@ -266,7 +274,7 @@ impl Correlations {
 }
 
 impl Link {
-    fn key(&self) -> (u16, u16, Resource) {
+    fn key(&self) -> (u16, u16, CorrelatedResource) {
         (self.a, self.b, self.resource)
     }
 

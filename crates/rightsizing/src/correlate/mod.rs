@@ -2,7 +2,7 @@
 //!
 //! At an interval of some minutes, the usage of all services is put on one time grid (a [`Window`]), and Pearson's
 //! correlation is computed for each pair, separately for CPU, memory and network. A pair that stays correlated over
-//! several windows becomes a [`Hint`]: services that peak at the same time are kept apart; services that peak at
+//! several windows becomes a [`CorrelationHint`]: services that peak at the same time are kept apart; services that peak at
 //! opposite times fit together, with half the weight. Short series are easily correlated by chance, so one window
 //! alone is not enough; a hint that is no longer confirmed loses weight, and is then removed.
 //!
@@ -27,14 +27,15 @@ pub use window::{POINTS_MAX, Window, WindowError};
 
 /// Resource whose usage is correlated between services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Resource {
+pub enum CorrelatedResource {
     Cpu,
     Memory,
     Network,
 }
 
-impl Resource {
-    pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Network];
+impl CorrelatedResource {
+    pub const ALL: [CorrelatedResource; 3] =
+        [CorrelatedResource::Cpu, CorrelatedResource::Memory, CorrelatedResource::Network];
 }
 
 /// Preferred relative placement of the pods of two services.
@@ -48,7 +49,7 @@ pub enum Direction {
 
 /// Placement preference of a service's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hint {
+pub struct CorrelationHint {
     pub service: Arc<str>,
     /// Service whose pods are to be near or apart.
     pub other: Arc<str>,
@@ -56,5 +57,5 @@ pub struct Hint {
     /// 1 to 100: a hundred times the correlation, half of that for being together; less while it is not confirmed.
     pub weight: u8,
     /// Resource with the strongest correlation.
-    pub resource: Resource,
+    pub resource: CorrelatedResource,
 }

@@ -25,7 +25,7 @@ fn of_cpu(number: usize, series: &[&[Option<f64>]]) -> Window {
     for (at, series) in series.iter().enumerate() {
         for (point, value) in series.iter().enumerate() {
             if let Some(value) = value {
-                assert!(window.add(&name(at), Resource::Cpu, from_s + 10.0 * point as f64, *value));
+                assert!(window.add(&name(at), CorrelatedResource::Cpu, from_s + 10.0 * point as f64, *value));
             }
         }
     }
@@ -39,8 +39,12 @@ fn all<const N: usize>(series: [f64; N]) -> [Option<f64>; N] {
 /// The correlation of `a` and `b`.
 fn rho(settings: &CorrelationSettings, series: &[&[Option<f64>]]) -> Option<f32> {
     let settings = CorrelationSettings { points_min: 3, ..settings.clone() };
-    let scored =
-        super::window::Scored::new(&of_cpu(0, series), Resource::Cpu, &[Some(0), Some(1)], &settings);
+    let scored = super::window::Scored::new(
+        &of_cpu(0, series),
+        CorrelatedResource::Cpu,
+        &[Some(0), Some(1)],
+        &settings,
+    );
     scored.correlation(0, 1)
 }
 
@@ -99,11 +103,14 @@ fn a_series_that_lags_is_found_if_lags_are_asked_for() {
 #[test]
 fn a_point_is_what_one_pod_used_on_average() {
     let mut window = Window::new(100.0, 10.0, 3, ["a".into()]).expect("a window");
-    assert!(window.add("a", Resource::Memory, 96.0, 1.0) && window.add("a", Resource::Memory, 104.0, 3.0));
+    assert!(
+        window.add("a", CorrelatedResource::Memory, 96.0, 1.0)
+            && window.add("a", CorrelatedResource::Memory, 104.0, 3.0)
+    );
     for (at, value) in [(94.0, 1.0), (125.1, 1.0), (110.0, f64::NAN), (110.0, -1.0), (f64::NAN, 1.0)] {
-        assert!(!window.add("a", Resource::Memory, at, value), "{value} at {at}");
+        assert!(!window.add("a", CorrelatedResource::Memory, at, value), "{value} at {at}");
     }
-    assert!(!window.add("b", Resource::Memory, 100.0, 1.0));
+    assert!(!window.add("b", CorrelatedResource::Memory, 100.0, 1.0));
     let of = |points| Window::new(0.0, 10.0, points, []).map(|_| ());
     assert_eq!(
         [of(2), of(3), of(POINTS_MAX + 1)],
@@ -121,7 +128,7 @@ fn wave(dice: &mut Dice, opposite: bool, noise: f64) -> [Option<f64>; 16] {
 }
 
 /// Hints as text: service, direction, other service, weight.
-fn shown(hints: &[Hint]) -> Vec<String> {
+fn shown(hints: &[CorrelationHint]) -> Vec<String> {
     hints
         .iter()
         .map(|hint| format!("{} {:?} {} {}", hint.service, hint.direction, hint.other, hint.weight))
@@ -271,12 +278,12 @@ fn whoever_goes_on_from_hints_has_them_until_windows_say_otherwise() {
 
 #[test]
 fn of_two_that_say_the_opposite_of_a_pair_it_is_kept_apart() {
-    let hint = |service: &str, other: &str, direction, weight| Hint {
+    let hint = |service: &str, other: &str, direction, weight| CorrelationHint {
         service: service.into(),
         other: other.into(),
         direction,
         weight,
-        resource: Resource::Memory,
+        resource: CorrelatedResource::Memory,
     };
     let hints = [hint("b", "a", Direction::Together, 50), hint("a", "b", Direction::Apart, 70)];
     let known = Correlations::resumed(CorrelationSettings::default(), hints);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CorrelationSettings, Resource};
+use super::{CorrelatedResource, CorrelationSettings};
 
 /// Maximum number of points of a window.
 pub const POINTS_MAX: usize = 128;
@@ -53,13 +53,13 @@ impl Window {
         let mut services: Vec<_> = services.into_iter().collect();
         services.sort();
         services.dedup();
-        let cells = Resource::ALL.len() * services.len() * points;
+        let cells = CorrelatedResource::ALL.len() * services.len() * points;
         Ok(Window { from_s, step_s, points, services, sums: vec![0.0; cells], counts: vec![0; cells] })
     }
 
     /// Adds a usage of a pod of the service (cores, bytes, or bytes per second). Returns `false` if the service or
     /// the time is not in the window, or the value is not a valid usage.
-    pub fn add(&mut self, service: &str, resource: Resource, at_s: f64, value: f64) -> bool {
+    pub fn add(&mut self, service: &str, resource: CorrelatedResource, at_s: f64, value: f64) -> bool {
         let point = ((at_s - self.from_s) / self.step_s).round();
         let Ok(service) = self.services.binary_search_by(|known| (**known).cmp(service)) else {
             return false;
@@ -90,12 +90,12 @@ impl Window {
         self.step_s
     }
 
-    fn row(&self, resource: Resource, service: usize) -> usize {
+    fn row(&self, resource: CorrelatedResource, service: usize) -> usize {
         (resource as usize * self.services.len() + service) * self.points
     }
 
     /// Returns the points of a series, `None` where they are missing.
-    fn series(&self, resource: Resource, service: usize) -> impl Iterator<Item = Option<f64>> + '_ {
+    fn series(&self, resource: CorrelatedResource, service: usize) -> impl Iterator<Item = Option<f64>> + '_ {
         let row = self.row(resource, service);
         let mean = move |cell: usize| (self.sums[cell], self.counts[cell]);
         (row..row + self.points)
@@ -107,7 +107,7 @@ impl Window {
     pub(super) fn largest(&self, most: usize) -> Vec<usize> {
         let mut all: Vec<_> = (0..self.services.len()).collect();
         if all.len() > most {
-            let used = |service: usize| self.series(Resource::Cpu, service).flatten().sum::<f64>();
+            let used = |service: usize| self.series(CorrelatedResource::Cpu, service).flatten().sum::<f64>();
             let used: Vec<f64> = all.iter().map(|service| used(*service)).collect();
             all.sort_by(|a, b| used[*b].total_cmp(&used[*a]).then(a.cmp(b)));
             all.truncate(most);
@@ -135,7 +135,7 @@ impl Scored {
     /// Normalises the series of these services; `None`: the service is not in the window.
     pub fn new(
         window: &Window,
-        resource: Resource,
+        resource: CorrelatedResource,
         services: &[Option<usize>],
         settings: &CorrelationSettings,
     ) -> Scored {

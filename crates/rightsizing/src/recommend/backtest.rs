@@ -23,7 +23,7 @@ const DAY_NS: f64 = 86_400e9;
 /// Recorded resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Resource {
+pub enum RecordedResource {
     /// Millicores.
     Cpu,
     /// Bytes.
@@ -32,7 +32,7 @@ pub enum Resource {
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sample {
+pub struct RecordedSample {
     pub time: UnixNanos,
     pub amount: Amount,
 }
@@ -41,9 +41,9 @@ pub struct Sample {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
     pub name: String,
-    pub resource: Resource,
+    pub resource: RecordedResource,
     /// Samples of each pod, in strictly increasing time. All pods share one limit.
-    pub pods: Vec<Vec<Sample>>,
+    pub pods: Vec<Vec<RecordedSample>>,
 }
 
 /// Replay parameters.
@@ -86,7 +86,7 @@ pub struct Measures {
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
     pub name: String,
-    pub resource: Resource,
+    pub resource: RecordedResource,
     pub estimator: EstimatorKind,
     #[serde(flatten)]
     pub measures: Measures,
@@ -109,7 +109,7 @@ pub fn overall(outcomes: &[Outcome]) -> Vec<Outcome> {
     let mut keys: Vec<_> = outcomes.iter().map(|outcome| (outcome.resource, outcome.estimator)).collect();
     keys.sort_unstable();
     keys.dedup();
-    let of = |(resource, estimator): (Resource, EstimatorKind)| {
+    let of = |(resource, estimator): (RecordedResource, EstimatorKind)| {
         let mut sum = Measures::default();
         let same =
             outcomes.iter().filter(|outcome| (outcome.resource, outcome.estimator) == (resource, estimator));
@@ -184,7 +184,7 @@ pub fn replay(recorded: &Recorded, estimator: &mut dyn BacktestEstimator, pace: 
             tally.count(event, limit);
         }
         match (recorded.resource, limit) {
-            (Resource::Memory, Some(exceeded)) if event.amount > exceeded => {
+            (RecordedResource::Memory, Some(exceeded)) if event.amount > exceeded => {
                 estimator.oom(event.pod, event.time, exceeded);
                 tally.set(&mut limit, estimator.limit(event.time), event.time);
             }
@@ -225,7 +225,7 @@ struct Day {
 
 /// Running sums during a replay.
 struct Tally {
-    resource: Resource,
+    resource: RecordedResource,
     measured_from: UnixNanos,
     time: f64,
     limit_time: f64,
@@ -241,7 +241,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn new(resource: Resource, measured_from: UnixNanos) -> Self {
+    fn new(resource: RecordedResource, measured_from: UnixNanos) -> Self {
         Self {
             resource,
             measured_from,
@@ -287,7 +287,7 @@ impl Tally {
         self.day.usage.push(event.amount);
         if event.amount > limit {
             self.overrun_time += lasts;
-            self.ooms += u64::from(self.resource == Resource::Memory);
+            self.ooms += u64::from(self.resource == RecordedResource::Memory);
         }
     }
 
@@ -309,11 +309,11 @@ impl Tally {
         }
         let days = self.end.saturating_sub(first) as f64 / DAY_NS;
         let pod_days = self.time / DAY_NS;
-        let unit = if self.resource == Resource::Cpu { 1000.0 } else { 1.0 };
+        let unit = if self.resource == RecordedResource::Cpu { 1000.0 } else { 1.0 };
         let (mean_limit, mean_usage) =
             (self.limit_time / self.time / unit, self.usage_time / self.time / unit);
         let overrun_share = self.overrun_time / self.time;
-        let is_cpu = self.resource == Resource::Cpu;
+        let is_cpu = self.resource == RecordedResource::Cpu;
         Some(Measures {
             days,
             pod_days,

@@ -27,7 +27,7 @@ pub struct DirectionRules {
     /// Time in seconds without a change in this direction after one in the other.
     pub stabilization_s: Seconds,
     pub select: Select,
-    pub policies: Vec<Policy>,
+    pub policies: Vec<RatePolicy>,
 }
 
 /// How several policies are combined.
@@ -43,7 +43,7 @@ pub enum Select {
 
 /// Maximum change per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
+pub struct RatePolicy {
     pub amount: StepAmount,
     pub period_s: Seconds,
 }
@@ -154,7 +154,7 @@ impl Behavior {
 }
 
 /// Combines the policies: `i64::MIN` when no change is allowed, `None` without a limit.
-fn limit(rules: &Option<DirectionRules>, allows: impl Fn(&Policy) -> i64) -> Option<i64> {
+fn limit(rules: &Option<DirectionRules>, allows: impl Fn(&RatePolicy) -> i64) -> Option<i64> {
     let rules = rules.as_ref()?;
     let allowed = rules.policies.iter().map(allows);
     match rules.select {
@@ -180,7 +180,7 @@ mod tests {
         policies: &[(StepAmount, Seconds)],
     ) -> Option<DirectionRules> {
         let policies =
-            policies.iter().map(|(amount, period_s)| Policy { amount: *amount, period_s: *period_s });
+            policies.iter().map(|(amount, period_s)| RatePolicy { amount: *amount, period_s: *period_s });
         Some(DirectionRules { stabilization_s, select, policies: policies.collect() })
     }
 

@@ -20,7 +20,7 @@ pub use volumes::{
 pub use spreading::{default_constraint, system_defaults};
 
 use crate::gang::Allocation;
-use crate::policy::Policy;
+use crate::policy::ObservedPolicy;
 use crate::quota;
 use berth_model::{
     AttachLimits, ClaimName, Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread,
@@ -100,7 +100,7 @@ pub enum ClusterObject {
     /// Not stored here: the scheduler passes it to the gangs.
     Allocation(Box<Allocation>),
     /// Not stored here: the scheduler passes it to the policies.
-    Policy(Box<Policy>),
+    Policy(Box<ObservedPolicy>),
     Quota(Box<quota::Quota>),
 }
 

@@ -23,7 +23,7 @@ use berth_model::{Identity, LabelSelector, Labels, Packing};
 
 /// One policy as observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct ObservedPolicy {
     pub name: Arc<str>,
     pub uid: Arc<str>,
     pub generation: i64,
@@ -39,11 +39,11 @@ pub struct Policy {
 pub struct Governs {
     /// Sorted; empty: any.
     pub schedulers: Box<[Arc<str>]>,
-    pub namespaces: Namespaces,
+    pub namespaces: SelectedNamespaces,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Namespaces {
+pub enum SelectedNamespaces {
     #[default]
     All,
     /// Sorted.
@@ -79,7 +79,7 @@ struct Ruling {
 pub struct Policies {
     /// Settings for pods without a policy.
     default: Arc<PlacementSettings>,
-    by_name: BTreeMap<Arc<str>, Policy>,
+    by_name: BTreeMap<Arc<str>, ObservedPolicy>,
     /// Valid policies, in order of precedence.
     rulings: Vec<Ruling>,
     /// Statuses may have changed since the last report.
@@ -89,7 +89,7 @@ pub struct Policies {
 
 impl Governs {
     fn rank(&self) -> Rank {
-        (self.namespaces != Namespaces::All, !self.schedulers.is_empty())
+        (self.namespaces != SelectedNamespaces::All, !self.schedulers.is_empty())
     }
 
     fn includes(&self, pod: &Identity, scheduler: &str) -> bool {
@@ -97,9 +97,9 @@ impl Governs {
         let theirs = self.schedulers.is_empty() || named(&self.schedulers, scheduler);
         theirs
             && match &self.namespaces {
-                Namespaces::All => true,
-                Namespaces::Named(names) => named(names, &pod.namespace),
-                Namespaces::Selected(selector) => selector.matches(&pod.namespace_labels),
+                SelectedNamespaces::All => true,
+                SelectedNamespaces::Named(names) => named(names, &pod.namespace),
+                SelectedNamespaces::Selected(selector) => selector.matches(&pod.namespace_labels),
             }
     }
 }
@@ -111,7 +111,7 @@ impl Policies {
     }
 
     /// Upserts a policy. Returns whether pods may be placed differently now.
-    pub fn apply(&mut self, policy: Policy) -> bool {
+    pub fn apply(&mut self, policy: ObservedPolicy) -> bool {
         let known = self.by_name.get(&policy.name);
         if known == Some(&policy) {
             return false;
@@ -154,7 +154,7 @@ impl Policies {
         let mut valid: Vec<_> = valid.collect();
         valid
             .sort_by_key(|(policy, _)| (Reverse(policy.governs.rank()), policy.created, policy.name.clone()));
-        let ruling = |(policy, wishes): &(&Policy, &PolicySettings)| Ruling {
+        let ruling = |(policy, wishes): &(&ObservedPolicy, &PolicySettings)| Ruling {
             policy: policy.name.clone(),
             governs: policy.governs.clone(),
             placement: wishes.over(&self.default, &policy.name).into(),
@@ -178,7 +178,8 @@ impl Policies {
 
     /// Records that a namespace was added, deleted or relabelled: statuses may change.
     pub fn namespace_changed(&mut self) {
-        let selects = |policy: &Policy| matches!(policy.governs.namespaces, Namespaces::Selected(_));
+        let selects =
+            |policy: &ObservedPolicy| matches!(policy.governs.namespaces, SelectedNamespaces::Selected(_));
         self.news |= self.by_name.values().any(selects);
     }
 

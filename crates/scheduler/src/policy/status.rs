@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Governs, Namespaces, Policies, Policy, Ruling};
+use super::{Governs, ObservedPolicy, Policies, Ruling, SelectedNamespaces};
 use crate::rules::PlacementSettings;
 use berth_model::Labels;
 
@@ -86,7 +86,7 @@ pub(super) fn statuses(policies: &Policies, namespaces: &[(&Arc<str>, &Labels)])
     statuses.into_values().collect()
 }
 
-fn bare(policy: &Policy, namespaces: &[(&Arc<str>, &Labels)]) -> PolicyStatus {
+fn bare(policy: &ObservedPolicy, namespaces: &[(&Arc<str>, &Labels)]) -> PolicyStatus {
     PolicyStatus {
         name: policy.name.clone(),
         uid: policy.uid.clone(),
@@ -100,7 +100,7 @@ fn bare(policy: &Policy, namespaces: &[(&Arc<str>, &Labels)]) -> PolicyStatus {
 }
 
 fn of_ruling(
-    policy: &Policy,
+    policy: &ObservedPolicy,
     ruling: &Ruling,
     claims: usize,
     lost: &BTreeMap<&Arc<str>, Vec<Claim>>,
@@ -128,7 +128,7 @@ fn of_ruling(
 
 fn claims(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Claim> {
     let within: Vec<Option<Arc<str>>> = match &governs.namespaces {
-        Namespaces::All => vec![None],
+        SelectedNamespaces::All => vec![None],
         _ => names_of(&governs.namespaces, namespaces).into_iter().map(Some).collect(),
     };
     let of: Vec<Option<Arc<str>>> = match &*governs.schedulers {
@@ -139,11 +139,11 @@ fn claims(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Claim> 
 }
 
 /// Returns the names of the selected namespaces.
-pub(crate) fn names_of(meant: &Namespaces, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Arc<str>> {
+pub(crate) fn names_of(meant: &SelectedNamespaces, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Arc<str>> {
     match meant {
-        Namespaces::All => Vec::new(),
-        Namespaces::Named(names) => names.to_vec(),
-        Namespaces::Selected(selector) => {
+        SelectedNamespaces::All => Vec::new(),
+        SelectedNamespaces::Named(names) => names.to_vec(),
+        SelectedNamespaces::Selected(selector) => {
             let matching = namespaces.iter().filter(|(_, labels)| selector.matches(labels));
             matching.map(|(name, _)| (*name).clone()).collect()
         }
@@ -161,7 +161,7 @@ fn text_of((namespace, scheduler): &Claim) -> String {
 
 fn describe(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> String {
     let within = match &governs.namespaces {
-        Namespaces::All => None,
+        SelectedNamespaces::All => None,
         meant => Some(names_of(meant, namespaces)),
     };
     let mut text = match &within {

@@ -7,19 +7,19 @@ fn names(names: &[&str]) -> Box<[Arc<str>]> {
 
 fn of(namespaces: &[&str], schedulers: &[&str]) -> Governs {
     let namespaces = match namespaces {
-        [] => Namespaces::All,
-        some => Namespaces::Named(names(some)),
+        [] => SelectedNamespaces::All,
+        some => SelectedNamespaces::Named(names(some)),
     };
     Governs { namespaces, schedulers: names(schedulers) }
 }
 
-fn policy(name: &str, governs: Governs, created: i64) -> Policy {
+fn policy(name: &str, governs: Governs, created: i64) -> ObservedPolicy {
     let wishes = PolicySettings { candidate_width: Some(created as usize), ..PolicySettings::default() };
     let (name, uid) = (name.into(), name.into());
-    Policy { name, uid, generation: 1, created, governs, settings: Ok(wishes) }
+    ObservedPolicy { name, uid, generation: 1, created, governs, settings: Ok(wishes) }
 }
 
-fn policies(all: &[Policy]) -> Policies {
+fn policies(all: &[ObservedPolicy]) -> Policies {
     let mut policies = Policies::default();
     for policy in all {
         assert!(policies.apply(policy.clone()));
@@ -91,8 +91,8 @@ fn only_what_changes_placing_is_news_for_pods() {
     let one = policy("one", of(&["a"], &[]), 5);
     let mut policies = policies(std::slice::from_ref(&one));
     assert!(!policies.apply(one.clone()));
-    assert!(!policies.apply(Policy { generation: 2, ..one.clone() }), "the spec says the same");
-    assert!(policies.apply(Policy { settings: Err("bad".into()), ..one.clone() }));
+    assert!(!policies.apply(ObservedPolicy { generation: 2, ..one.clone() }), "the spec says the same");
+    assert!(policies.apply(ObservedPolicy { settings: Err("bad".into()), ..one.clone() }));
     assert_eq!(governing(&policies, "a", "berth"), "none");
     assert!(policies.apply(one));
     assert!(policies.retain(&HashSet::new()));
@@ -106,7 +106,7 @@ fn a_policy_that_others_go_before_says_for_which_pods() {
         policy("part", of(&["b", "c"], &[]), 2),
         policy("whole", of(&["a", "c"], &[]), 3),
         policy("other", of(&["a"], &["x"]), 4),
-        Policy { settings: Err("it is upside down".into()), ..policy("bad", of(&[], &[]), 5) },
+        ObservedPolicy { settings: Err("it is upside down".into()), ..policy("bad", of(&[], &[]), 5) },
     ];
     let mut policies = policies(&all);
     let told = tell(&mut policies, &[]);
@@ -137,7 +137,7 @@ fn a_policy_that_others_go_before_says_for_which_pods() {
 fn namespaces_selected_by_labels_follow_their_labels() {
     let requirement = Requirement { key: "team".into(), operator: Operator::In(names(&["blue"])) };
     let selector = LabelSelector::All([requirement].into());
-    let governs = Governs { namespaces: Namespaces::Selected(selector), ..Governs::default() };
+    let governs = Governs { namespaces: SelectedNamespaces::Selected(selector), ..Governs::default() };
     let mut policies = policies(&[policy("blue", governs, 1)]);
     let told = tell(&mut policies, &[("a", "blue"), ("b", "red")]);
     assert_eq!((&*told[0].governs, told[0].reason), ("pods of namespace a", StatusReason::Applied));

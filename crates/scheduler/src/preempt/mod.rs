@@ -23,7 +23,7 @@ pub use survey::{Survey, survey};
 pub use together::{Prospect, Takeover, Together};
 
 use crate::inventory::{Ledger, NodeId, Occupant, Revision};
-use crate::quota::Claim;
+use crate::quota::VictimClaim;
 use crate::rules::Reasons;
 use berth_model::Holding;
 
@@ -121,7 +121,9 @@ impl Site {
         priority: i32,
         group_of: &dyn Fn(&str) -> Option<Arc<VictimGroup>>,
     ) -> Site {
-        let lower = |pod: &Occupant| if pod.holding.priority < priority { Claim::Lower } else { Claim::No };
+        let lower = |pod: &Occupant| {
+            if pod.holding.priority < priority { VictimClaim::Lower } else { VictimClaim::No }
+        };
         Site::claimed(ledger, node, false, lower, group_of)
     }
 
@@ -131,12 +133,12 @@ impl Site {
         ledger: &Ledger,
         node: NodeId,
         reclaims: bool,
-        mut claim: impl FnMut(&Occupant) -> Claim,
+        mut claim: impl FnMut(&Occupant) -> VictimClaim,
         group_of: &dyn Fn(&str) -> Option<Arc<VictimGroup>>,
     ) -> Site {
         let mut occupants = ledger.occupants(node);
         occupants.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
-        let mut groups: BTreeMap<Arc<str>, Claim> = BTreeMap::new();
+        let mut groups: BTreeMap<Arc<str>, VictimClaim> = BTreeMap::new();
         let mut pods = Vec::new();
         for pod in occupants {
             let group = group_of(&pod.pod.uid);
@@ -146,8 +148,8 @@ impl Site {
                     *groups.entry(group.name.clone()).or_insert_with(|| claim_all(group, &mut claim))
                 }
             };
-            if claim != Claim::No {
-                pods.push(Potential { pod: Arc::new(pod), lent: claim == Claim::Lent, group });
+            if claim != VictimClaim::No {
+                pods.push(Potential { pod: Arc::new(pod), lent: claim == VictimClaim::Lent, group });
             }
         }
         Site { node, revision: ledger.inventory().row(node).revision, pods, reclaims }
@@ -155,18 +157,18 @@ impl Site {
 }
 
 /// Returns the claim on a whole group: all of its pods must be preemptible; it is lent if one of them is.
-fn claim_all(group: &VictimGroup, claim: &mut impl FnMut(&Occupant) -> Claim) -> Claim {
+fn claim_all(group: &VictimGroup, claim: &mut impl FnMut(&Occupant) -> VictimClaim) -> VictimClaim {
     let mut members: Vec<_> = group.members.iter().collect();
     members.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
     let mut lent = false;
     for member in members {
         match claim(member) {
-            Claim::No => return Claim::No,
-            Claim::Lent => lent = true,
-            Claim::Lower => {}
+            VictimClaim::No => return VictimClaim::No,
+            VictimClaim::Lent => lent = true,
+            VictimClaim::Lower => {}
         }
     }
-    if lent { Claim::Lent } else { Claim::Lower }
+    if lent { VictimClaim::Lent } else { VictimClaim::Lower }
 }
 
 /// Sort key: more important pods first (upstream: `MoreImportantPod`): by priority, then by earlier start; a pod that

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{QUEUE_LABEL, Quota};
 use crate::objects::ObjectName;
-use crate::policy::Namespaces;
+use crate::policy::SelectedNamespaces;
 use berth_model::Identity;
 
 /// All quotas.
@@ -96,7 +96,7 @@ impl Index {
         for (at, quota) in self.ranked.iter().enumerate() {
             match (&quota.scope.queue, &quota.scope.namespaces) {
                 (Some(queue), _) => self.queues.entry(queue.clone()).or_default().push(at),
-                (None, Namespaces::Named(names)) => {
+                (None, SelectedNamespaces::Named(names)) => {
                     names.iter().for_each(|name| self.named.entry(name.clone()).or_default().push(at));
                 }
                 (None, _) => self.others.push(at),

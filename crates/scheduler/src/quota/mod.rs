@@ -21,10 +21,10 @@ pub use accounts::{Account, Accounts, Lack};
 pub use index::{Index, QuotaChange};
 pub use lines::QuotaLines;
 pub use resources::{Limit, QuotaResource, Sums};
-pub use rights::{Claim, Rights, Toll};
+pub use rights::{Rights, Toll, VictimClaim};
 pub use status::{QuotaReport, QuotaUsage, Shortfall, statuses};
 
-use crate::policy::Namespaces;
+use crate::policy::SelectedNamespaces;
 use berth_model::Identity;
 
 /// Label of pods that names their queue.
@@ -49,7 +49,7 @@ pub struct Quota {
 pub struct Scope {
     /// Pods whose [`QUEUE_LABEL`] has this value.
     pub queue: Option<Arc<str>>,
-    pub namespaces: Namespaces,
+    pub namespaces: SelectedNamespaces,
 }
 
 /// Resources that are not listed are not limited, or not guaranteed.
@@ -81,16 +81,16 @@ impl Quota {
 impl Scope {
     /// Specificity: a queue before namespaces, both before either.
     fn rank(&self) -> (bool, bool) {
-        (self.queue.is_some(), self.namespaces != Namespaces::All)
+        (self.queue.is_some(), self.namespaces != SelectedNamespaces::All)
     }
 
     fn includes(&self, pod: &Identity) -> bool {
         let queued = self.queue.as_deref().is_none_or(|queue| pod.labels.get(QUEUE_LABEL) == Some(queue));
         queued
             && match &self.namespaces {
-                Namespaces::All => true,
-                Namespaces::Named(names) => names.contains(&pod.namespace),
-                Namespaces::Selected(selector) => selector.matches(&pod.namespace_labels),
+                SelectedNamespaces::All => true,
+                SelectedNamespaces::Named(names) => names.contains(&pod.namespace),
+                SelectedNamespaces::Selected(selector) => selector.matches(&pod.namespace_labels),
             }
     }
 }

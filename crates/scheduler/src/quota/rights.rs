@@ -32,7 +32,7 @@ pub struct Toll {
 
 /// Why a pod may become a victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
+pub enum VictimClaim {
     No,
     /// By priority.
     Lower,
@@ -97,17 +97,17 @@ impl Rights {
         lower: bool,
         leaves: bool,
         account_of: impl FnOnce(&Arc<str>) -> Option<(Arc<Quota>, Account)>,
-    ) -> Claim {
-        let by_priority = if lower { Claim::Lower } else { Claim::No };
+    ) -> VictimClaim {
+        let by_priority = if lower { VictimClaim::Lower } else { VictimClaim::No };
         let Some(name) = holding.quota.as_ref().filter(|name| self.quota.as_ref() != Some(*name)) else {
             return by_priority;
         };
         if self.quota.is_some() && self.reclaim == Reclaim::Never {
-            return Claim::No;
+            return VictimClaim::No;
         }
         let lent = self.lenders.binary_search(name).is_ok();
         if leaves {
-            return if lent { Claim::Lent } else { by_priority };
+            return if lent { VictimClaim::Lent } else { by_priority };
         }
         let left = toll.left.entry(name.clone()).or_insert_with(|| account_of(name));
         let Some((quota, account)) = left else {
@@ -117,12 +117,12 @@ impl Rights {
             return by_priority;
         };
         let claim = match account.covers(limits, &holding.usage) {
-            false if lent && account.borrows(limits) => Claim::Lent,
+            false if lent && account.borrows(limits) => VictimClaim::Lent,
             // The preemptor is beyond its guarantee; pods without a quota preempt by priority as usual.
-            true if self.quota.is_some() && !self.within => Claim::No,
+            true if self.quota.is_some() && !self.within => VictimClaim::No,
             _ => by_priority,
         };
-        if claim != Claim::No {
+        if claim != VictimClaim::No {
             account.used.discharge(&holding.usage);
         }
         claim

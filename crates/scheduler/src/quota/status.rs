@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::resources::list;
 use super::{Accounts, Index, Limit, Quota, QuotaLines, QuotaResource, Scope, Sums};
-use crate::policy::{MOST_NAMES, Namespaces, StatusReason, names, names_of};
+use crate::policy::{MOST_NAMES, SelectedNamespaces, StatusReason, names, names_of};
 use berth_model::Labels;
 
 /// Status of one quota.
@@ -171,7 +171,7 @@ fn contests(index: &Index, namespaces: &[(&Arc<str>, &Labels)]) -> BTreeMap<Arc<
 
 fn claims(scope: &Scope, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Claim> {
     match &scope.namespaces {
-        Namespaces::All => vec![(None, scope.queue.clone())],
+        SelectedNamespaces::All => vec![(None, scope.queue.clone())],
         meant => {
             names_of(meant, namespaces).into_iter().map(|name| (Some(name), scope.queue.clone())).collect()
         }
@@ -189,7 +189,7 @@ fn text_of((namespace, queue): &Claim) -> String {
 
 fn describe(scope: &Scope, namespaces: &[(&Arc<str>, &Labels)]) -> String {
     let within = match &scope.namespaces {
-        Namespaces::All => String::new(),
+        SelectedNamespaces::All => String::new(),
         meant => match &*names_of(meant, namespaces) {
             [] => return "applies to no pods: no namespace matches the selector".to_owned(),
             [one] => format!(" of namespace {one}"),

@@ -28,8 +28,8 @@ fn quota(name: &str, created: i64, scope: Scope) -> Quota {
 
 fn scope(queue: Option<&str>, namespaces: &[&str]) -> Scope {
     let namespaces = match namespaces {
-        [] => Namespaces::All,
-        names => Namespaces::Named(names.iter().map(|name| Arc::from(*name)).collect()),
+        [] => SelectedNamespaces::All,
+        names => SelectedNamespaces::Named(names.iter().map(|name| Arc::from(*name)).collect()),
     };
     Scope { queue: queue.map(Arc::from), namespaces }
 }
@@ -255,7 +255,7 @@ fn guarantee(cpu: i64, used: i64) -> (Arc<Quota>, Account) {
     (Arc::new(quota), account)
 }
 
-fn claims(rights: &Rights, lower: &[bool], cpu: i64, used: i64) -> Vec<Claim> {
+fn claims(rights: &Rights, lower: &[bool], cpu: i64, used: i64) -> Vec<VictimClaim> {
     let mut toll = Toll::default();
     let victim = of("other", usage(100, 0));
     lower
@@ -272,28 +272,35 @@ fn rights(within: bool, reclaim: Reclaim) -> Rights {
 #[test]
 fn within_its_guarantee_a_pod_takes_back_what_is_lent_and_not_one_pod_more() {
     let any = rights(true, Reclaim::Any);
-    assert_eq!(claims(&any, &[false; 3], 100, 300), [Claim::Lent, Claim::Lent, Claim::No]);
-    assert_eq!(claims(&any, &[false; 2], 150, 300), [Claim::Lent, Claim::No], "not half a pod more either");
+    assert_eq!(claims(&any, &[false; 3], 100, 300), [VictimClaim::Lent, VictimClaim::Lent, VictimClaim::No]);
+    assert_eq!(
+        claims(&any, &[false; 2], 150, 300),
+        [VictimClaim::Lent, VictimClaim::No],
+        "not half a pod more either"
+    );
     let lower = rights(true, Reclaim::LowerPriority);
-    assert_eq!(claims(&lower, &[true, false], 100, 300), [Claim::Lower, Claim::No]);
+    assert_eq!(claims(&lower, &[true, false], 100, 300), [VictimClaim::Lower, VictimClaim::No]);
     let never = rights(true, Reclaim::Never);
-    assert_eq!(claims(&never, &[true, false], 100, 300), [Claim::No, Claim::No]);
+    assert_eq!(claims(&never, &[true, false], 100, 300), [VictimClaim::No, VictimClaim::No]);
 }
 
 #[test]
 fn guaranteed_usage_is_never_preempted_by_pods_beyond_their_guarantee() {
     let beyond = rights(false, Reclaim::Any);
-    assert_eq!(claims(&beyond, &[true; 3], 200, 300), [Claim::Lower, Claim::No, Claim::No]);
-    assert_eq!(claims(&beyond, &[false; 2], 0, 300), [Claim::No, Claim::No]);
+    assert_eq!(claims(&beyond, &[true; 3], 200, 300), [VictimClaim::Lower, VictimClaim::No, VictimClaim::No]);
+    assert_eq!(claims(&beyond, &[false; 2], 0, 300), [VictimClaim::No, VictimClaim::No]);
     // Without a quota, and within its own quota, only priorities decide.
-    assert_eq!(claims(&Rights::default(), &[true, false], 300, 300), [Claim::Lower, Claim::No]);
-    assert_eq!(claims(&rights(true, Reclaim::Any), &[true, false], 300, 300), [Claim::Lower, Claim::No]);
+    assert_eq!(claims(&Rights::default(), &[true, false], 300, 300), [VictimClaim::Lower, VictimClaim::No]);
+    assert_eq!(
+        claims(&rights(true, Reclaim::Any), &[true, false], 300, 300),
+        [VictimClaim::Lower, VictimClaim::No]
+    );
 }
 
 #[test]
 fn within_one_quota_only_priorities_count() {
     let mine = Rights { quota: Some("other".into()), ..rights(true, Reclaim::Any) };
-    assert_eq!(claims(&mine, &[true, false], 100, 300), [Claim::Lower, Claim::No]);
+    assert_eq!(claims(&mine, &[true, false], 100, 300), [VictimClaim::Lower, VictimClaim::No]);
 }
 
 #[test]

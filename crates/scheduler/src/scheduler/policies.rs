@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Action, Scheduler};
 use crate::class::Class;
 use crate::objects::ObjectName;
-use crate::policy::Policy;
+use crate::policy::ObservedPolicy;
 use berth_model::{Holding, Pod, PodSpec};
 
 impl Scheduler {
@@ -18,7 +18,7 @@ impl Scheduler {
         self.classifier.classify_hinted(placement, hints, spec, identity, pod.priority)
     }
 
-    pub(super) fn apply_policy(&mut self, policy: Policy) {
+    pub(super) fn apply_policy(&mut self, policy: ObservedPolicy) {
         let changed = self.policies.apply(policy);
         self.apply_policies(changed);
     }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::names::Names;
 use super::places::Places;
-use super::wire::{self, CandidateNodes, FilterResult, NodeList, PreemptionArgs, Victims};
+use super::wire::{self, CandidateNodes, FilterResult, NodeList, PreemptionArgs, VictimsByNode};
 use berth_model::Pod;
 use berth_scheduler::agent::{Agent, AgentConfig};
 use berth_scheduler::class::Class;
@@ -65,7 +65,7 @@ impl Judge {
     }
 
     /// Returns the nodes that would be feasible for the pod without their victims.
-    pub fn preempt(&self, args: PreemptionArgs) -> Result<BTreeMap<String, Victims>, EvaluationError> {
+    pub fn preempt(&self, args: PreemptionArgs) -> Result<BTreeMap<String, VictimsByNode>, EvaluationError> {
         let PreemptionArgs { pod, mut victims } = args;
         let uids = victims.values().map(|of| of.pods.iter().map(|victim| victim.uid.as_str()).collect());
         let candidates: Vec<_> = victims.keys().map(String::as_str).zip(uids).collect();

@@ -52,12 +52,12 @@ pub struct BindingArgs {
 #[derive(Debug)]
 pub struct PreemptionArgs {
     pub pod: Pod,
-    pub victims: BTreeMap<String, Victims>,
+    pub victims: BTreeMap<String, VictimsByNode>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Victims {
+pub struct VictimsByNode {
     pub pods: Vec<MetaPod>,
     #[serde(rename = "NumPDBViolations")]
     pub pdb_violations: i64,
@@ -124,7 +124,7 @@ pub struct BindingResult {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct PreemptionResult {
-    pub node_name_to_meta_victims: BTreeMap<String, Victims>,
+    pub node_name_to_meta_victims: BTreeMap<String, VictimsByNode>,
 }
 
 /// Decodes `ExtenderArgs`.
@@ -188,9 +188,9 @@ pub fn preemption_args(body: &[u8]) -> Result<PreemptionArgs, String> {
     Ok(PreemptionArgs { pod, victims })
 }
 
-fn read_victims(raw: &RawValue) -> Result<Victims, String> {
+fn read_victims(raw: &RawValue) -> Result<VictimsByNode, String> {
     if raw.get() == "null" {
-        return Ok(Victims::default());
+        return Ok(VictimsByNode::default());
     }
     let fields = Fields::read(raw.get()).map_err(|error| error.to_string())?;
     let mut pods = Vec::new();
@@ -206,7 +206,7 @@ fn read_victims(raw: &RawValue) -> Result<Victims, String> {
         pods.push(MetaPod { uid: uid.ok_or("a victim has no UID")? });
     }
     let pdb_violations = fields.parse("NumPDBViolations")?.unwrap_or(0);
-    Ok(Victims { pods, pdb_violations })
+    Ok(VictimsByNode { pods, pdb_violations })
 }
 
 fn object(body: &[u8]) -> Result<Fields<'_>, String> {
@@ -313,7 +313,10 @@ mod tests {
             );
         }
         let none = format!(r#"{{"Pod":{POD},"NodeNameToMetaVictims":{{"a":null}}}}"#);
-        assert_eq!(preemption_args(none.as_bytes()).expect("understood").victims["a"], Victims::default());
+        assert_eq!(
+            preemption_args(none.as_bytes()).expect("understood").victims["a"],
+            VictimsByNode::default()
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ static ALL: [&Schema; 3] = [&azure::SCHEMA, &openb::PODS, &openb::NODES];
 
 /// File format of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum TraceFormat {
     /// Azure's packing trace: a VM per line (vmId, tenantId, cores, ram, vmTypeId, starttime, endtime)
     AzurePacking,
     /// Alibaba's cluster-trace-gpu-v2023: a pod per line (name, cpu_milli, memory_mib, num_gpu, gpu_milli, ...)
@@ -59,10 +59,14 @@ pub enum TraceError {
 ///
 /// # Errors
 /// The file cannot be read, or violates the format.
-pub fn read(file: &Path, format: Option<Format>, options: TraceOptions) -> Result<ArrivalTrace, TraceError> {
+pub fn read(
+    file: &Path,
+    format: Option<TraceFormat>,
+    options: TraceOptions,
+) -> Result<ArrivalTrace, TraceError> {
     let formats: &[&Schema] = match format {
-        Some(Format::AzurePacking) => &[&azure::SCHEMA],
-        Some(Format::Openb) => &[&openb::PODS],
+        Some(TraceFormat::AzurePacking) => &[&azure::SCHEMA],
+        Some(TraceFormat::Openb) => &[&openb::PODS],
         None => &[&azure::SCHEMA, &openb::PODS],
     };
     let mut table = Table::open(file, formats)?;

@@ -212,7 +212,7 @@ fn a_header_of_no_format_is_refused_with_its_columns() {
     );
     assert_refused(trace("a;b\n1;2\n"), "FILE:1: no column of a known format: the header should be vmId,");
     assert_refused(trace(format!("{NODES}n,1,1,0,\n")), "FILE:1: this is a list of nodes, but vmId,");
-    let read_openb = |file: &Path| read(file, Some(Format::Openb), TraceOptions::default());
+    let read_openb = |file: &Path| read(file, Some(TraceFormat::Openb), TraceOptions::default());
     let other = with_file(AZURE.as_bytes(), read_openb);
     assert_refused(other, "FILE:1: this is azure-packing, but name,");
     let escape = trace("vmId,\u{1b}[31m\n").expect_err("this is no header");

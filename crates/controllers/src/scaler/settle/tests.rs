@@ -301,7 +301,7 @@ mod garbage {
 
     use super::*;
     use berth_rightsizing::scaling::Horizontal;
-    use berth_rightsizing::scaling::behavior::{self, Behavior, DirectionRules, Policy, Select};
+    use berth_rightsizing::scaling::behavior::{self, Behavior, DirectionRules, RatePolicy, Select};
 
     fn any_text() -> impl Strategy<Value = String> {
         let time =
@@ -355,7 +355,7 @@ mod garbage {
             let (min, max) = (2, 8);
             let horizontal = Horizontal { setpoint: 10.0, min_replicas: min, max_replicas: max, ..Horizontal::default() };
             bench.plan.settings.horizontal = Some(horizontal);
-            let policy = Policy { amount: behavior::StepAmount::Percent(u32::MAX), period_s: i64::MAX };
+            let policy = RatePolicy { amount: behavior::StepAmount::Percent(u32::MAX), period_s: i64::MAX };
             let rules = DirectionRules { stabilization_s: 60, select: Select::Max, policies: vec![policy] };
             bench.plan.behavior = Behavior { up: Some(rules.clone()), down: Some(rules) };
             for (pods, replicas, later, signal) in rounds {

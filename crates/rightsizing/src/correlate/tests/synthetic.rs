@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::correlate::{Resource, Window};
+use crate::correlate::{CorrelatedResource, Window};
 
 /// splitmix64.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ pub fn window(
     let from_s = first as f64 * 10.0;
     let mut window = Window::new(from_s, 10.0, points, services.iter().cloned()).expect("a window");
     for (place, service) in services.iter().enumerate() {
-        for resource in Resource::ALL {
+        for resource in CorrelatedResource::ALL {
             for at in 0..points {
                 let value = usage(dice, place, first + at).max(0.0);
                 window.add(service, resource, from_s + 10.0 * at as f64, value);

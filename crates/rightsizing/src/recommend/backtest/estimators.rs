@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use super::{Resource, percentile};
+use super::{RecordedResource, percentile};
 use crate::recommend::aggregate::Aggregate;
 use crate::recommend::amount::{self, Amount};
 use crate::recommend::container::{ContainerState, MemoryRules};
@@ -84,10 +84,14 @@ impl EstimatorKind {
 
     /// Creates an estimator. The first three add the margin of the settings, the remaining ones have their own. All
     /// use the minimum of the settings; SHOWAR's is higher.
-    pub fn build(self, resource: Resource, settings: &RecommenderSettings) -> Box<dyn BacktestEstimator> {
+    pub fn build(
+        self,
+        resource: RecordedResource,
+        settings: &RecommenderSettings,
+    ) -> Box<dyn BacktestEstimator> {
         let floor = match resource {
-            Resource::Cpu => Floor::of(&settings.cpu),
-            Resource::Memory => Floor::of(&settings.memory),
+            RecordedResource::Cpu => Floor::of(&settings.cpu),
+            RecordedResource::Memory => Floor::of(&settings.memory),
         };
         let rules = settings.memory_rules();
         match self {
@@ -130,7 +134,7 @@ fn needed(limit: Amount, rules: &MemoryRules) -> Amount {
 }
 
 struct Vpa {
-    resource: Resource,
+    resource: RecordedResource,
     settings: RecommenderSettings,
     rules: MemoryRules,
     /// `None`: the settings give no valid histograms, and there is never a limit.
@@ -139,7 +143,7 @@ struct Vpa {
 }
 
 impl Vpa {
-    fn new(resource: Resource, settings: &RecommenderSettings) -> Self {
+    fn new(resource: RecordedResource, settings: &RecommenderSettings) -> Self {
         let aggregate = settings.shapes().ok().map(|shapes| Aggregate::new(&shapes, 0));
         let (settings, rules) = (settings.clone(), settings.memory_rules());
         Self { resource, settings, rules, aggregate, pods: Vec::new() }
@@ -162,8 +166,10 @@ impl BacktestEstimator for Vpa {
         let Some((state, aggregate, settings, rules)) = self.feed(pod) else { return };
         // Only negative or old samples are refused, and a replay has none.
         let _ = match resource {
-            Resource::Cpu => state.add_cpu(aggregate, amount, time),
-            Resource::Memory => state.add_memory(aggregate, amount, time, rules, settings.strict_upstream),
+            RecordedResource::Cpu => state.add_cpu(aggregate, amount, time),
+            RecordedResource::Memory => {
+                state.add_memory(aggregate, amount, time, rules, settings.strict_upstream)
+            }
         };
     }
 
@@ -176,8 +182,8 @@ impl BacktestEstimator for Vpa {
         let aggregate = self.aggregate.as_ref()?;
         let estimates = estimate(aggregate, &self.settings, 1);
         match self.resource {
-            Resource::Cpu => (aggregate.cpu_span.count > 0).then_some(estimates.cpu.target),
-            Resource::Memory => (aggregate.memory_span.count > 0).then_some(estimates.memory.target),
+            RecordedResource::Cpu => (aggregate.cpu_span.count > 0).then_some(estimates.cpu.target),
+            RecordedResource::Memory => (aggregate.memory_span.count > 0).then_some(estimates.memory.target),
         }
     }
 }

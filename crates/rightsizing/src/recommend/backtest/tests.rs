@@ -19,8 +19,9 @@ fn plain() -> RecommenderSettings {
 }
 
 /// One pod with one sample per hour.
-fn hourly(resource: Resource, amounts: &[Amount]) -> Recorded {
-    let sample = |(hour, amount): (usize, &Amount)| Sample { time: hour as i64 * HOUR, amount: *amount };
+fn hourly(resource: RecordedResource, amounts: &[Amount]) -> Recorded {
+    let sample =
+        |(hour, amount): (usize, &Amount)| RecordedSample { time: hour as i64 * HOUR, amount: *amount };
     Recorded { name: "x".into(), resource, pods: vec![amounts.iter().enumerate().map(sample).collect()] }
 }
 
@@ -61,7 +62,7 @@ fn scripted(limits: &[Amount]) -> Scripted {
 #[test]
 fn cpu_measures_are_those_counted_by_hand() {
     // The first hour has no limit yet. Then usage 100, 300, 200, 200 against limits 200, 200, 400, 400.
-    let recorded = hourly(Resource::Cpu, &[50, 100, 300, 200, 200]);
+    let recorded = hourly(RecordedResource::Cpu, &[50, 100, 300, 200, 200]);
     let mut estimator = scripted(&[200, 200, 400, 400]);
     let measures = replay(&recorded, &mut estimator, PACE).expect("four hours");
     assert_eq!(estimator.seen, [50, 100, 300, 200, 200]);
@@ -88,7 +89,7 @@ fn cpu_measures_are_those_counted_by_hand() {
 
 #[test]
 fn a_kill_hides_the_usage_and_the_next_limit_holds_at_once() {
-    let recorded = hourly(Resource::Memory, &[50, 100, 300, 300]);
+    let recorded = hourly(RecordedResource::Memory, &[50, 100, 300, 300]);
     // Queried at hours 1, 2, after the OOM kill at 2, and at 3.
     let mut estimator = scripted(&[200, 200, 350, 350]);
     let measures = replay(&recorded, &mut estimator, PACE).expect("three hours");
@@ -104,7 +105,7 @@ fn slack_is_that_of_each_day() {
     let mut amounts = vec![1000];
     amounts.extend([400; 24]);
     amounts.extend([800; 24]);
-    let recorded = hourly(Resource::Cpu, &amounts);
+    let recorded = hourly(RecordedResource::Cpu, &amounts);
     let pace = Pace { warm_up_ns: HOUR, ..PACE };
     let measures = measure(&recorded, EstimatorKind::Max, &plain(), pace);
     assert!((measures.relative_slack - (0.6 + 0.2) / 2.0).abs() < 1e-9, "{measures:?}");
@@ -115,10 +116,10 @@ fn slack_is_that_of_each_day() {
 fn baselines_say_the_most_and_the_percentile() {
     let mut amounts: Vec<Amount> = (1..=200).collect();
     amounts.push(1);
-    let recorded = hourly(Resource::Cpu, &amounts);
+    let recorded = hourly(RecordedResource::Cpu, &amounts);
     let settings = plain();
     for (kind, expected) in [(EstimatorKind::Max, 200), (EstimatorKind::P99, 199)] {
-        let mut estimator = kind.build(Resource::Cpu, &settings);
+        let mut estimator = kind.build(RecordedResource::Cpu, &settings);
         assert_eq!(estimator.limit(0), None);
         for (hour, sample) in recorded.pods[0].iter().enumerate().take(200) {
             estimator.observe(0, sample.time, sample.amount);
@@ -132,15 +133,18 @@ fn baselines_say_the_most_and_the_percentile() {
 #[test]
 fn margins_and_minimums_are_those_of_the_settings_and_showar_has_a_higher_one() {
     for kind in EstimatorKind::ALL {
-        for (resource, minimum) in [(Resource::Cpu, 25), (Resource::Memory, 250 * MIB)] {
+        for (resource, minimum) in [(RecordedResource::Cpu, 25), (RecordedResource::Memory, 250 * MIB)] {
             let mut estimator = kind.build(resource, &RecommenderSettings::default());
             estimator.observe(0, 0, 1);
-            let minimum =
-                if (kind, resource) == (EstimatorKind::Showar, Resource::Cpu) { 128 } else { minimum };
+            let minimum = if (kind, resource) == (EstimatorKind::Showar, RecordedResource::Cpu) {
+                128
+            } else {
+                minimum
+            };
             assert_eq!(estimator.limit(HOUR), Some(minimum), "{kind:?}");
         }
     }
-    let mut max = EstimatorKind::Max.build(Resource::Cpu, &RecommenderSettings::default());
+    let mut max = EstimatorKind::Max.build(RecordedResource::Cpu, &RecommenderSettings::default());
     max.observe(0, 0, 1000);
     assert_eq!(max.limit(HOUR), Some(1150));
 }
@@ -148,7 +152,7 @@ fn margins_and_minimums_are_those_of_the_settings_and_showar_has_a_higher_one() 
 #[test]
 fn after_a_kill_every_estimator_gives_what_the_bump_rule_says() {
     for kind in EstimatorKind::ALL {
-        let mut estimator = kind.build(Resource::Memory, &plain());
+        let mut estimator = kind.build(RecordedResource::Memory, &plain());
         for hour in 0..24 {
             estimator.observe(0, hour * HOUR, 500 * MIB);
         }
@@ -162,12 +166,12 @@ fn after_a_kill_every_estimator_gives_what_the_bump_rule_says() {
 
 #[test]
 fn all_pods_have_one_limit_and_each_counts_its_time() {
-    let sample = |hour: i64, amount| Sample { time: hour * HOUR, amount };
+    let sample = |hour: i64, amount| RecordedSample { time: hour * HOUR, amount };
     let pods = vec![
         (0..10).map(|hour| sample(hour, 100)).collect(),
         (5..10).map(|hour| sample(hour, 300)).collect(),
     ];
-    let recorded = Recorded { name: "x".into(), resource: Resource::Cpu, pods };
+    let recorded = Recorded { name: "x".into(), resource: RecordedResource::Cpu, pods };
     let measures = measure(&recorded, EstimatorKind::Max, &plain(), PACE);
     // Only at hour 5 is the usage above the highest one so far.
     assert_eq!(measures.pod_days, 14.0 / 24.0);
@@ -176,7 +180,7 @@ fn all_pods_have_one_limit_and_each_counts_its_time() {
 
 #[test]
 fn gaps_are_not_time() {
-    let mut recorded = hourly(Resource::Cpu, &[100; 10]);
+    let mut recorded = hourly(RecordedResource::Cpu, &[100; 10]);
     for sample in &mut recorded.pods[0][5..] {
         sample.time += 1000 * HOUR;
     }
@@ -188,17 +192,19 @@ fn gaps_are_not_time() {
 fn what_is_shorter_than_the_warm_up_is_not_measured() {
     let pace = Pace { warm_up_ns: 24 * HOUR, ..PACE };
     for amounts in [&[][..], &[5], &[5; 24]] {
-        let recorded = hourly(Resource::Memory, amounts);
+        let recorded = hourly(RecordedResource::Memory, amounts);
         assert_eq!(backtest(&recorded, EstimatorKind::Vpa, &plain(), pace), None);
     }
-    assert!(backtest(&hourly(Resource::Memory, &[5; 25]), EstimatorKind::Vpa, &plain(), pace).is_some());
+    assert!(
+        backtest(&hourly(RecordedResource::Memory, &[5; 25]), EstimatorKind::Vpa, &plain(), pace).is_some()
+    );
 }
 
 #[test]
 fn recordings_together_weigh_by_their_time() {
     let outcome = |pod_days, relative_slack, ooms| Outcome {
         name: "x".into(),
-        resource: Resource::Memory,
+        resource: RecordedResource::Memory,
         estimator: EstimatorKind::Max,
         measures: Measures { days: pod_days, pod_days, relative_slack, ooms, ..Measures::default() },
     };
@@ -217,10 +223,10 @@ proptest! {
         warm_up in 0_i64..200_000_000_000_000,
         is_cpu in any::<bool>(),
     ) {
-        let resource = if is_cpu { Resource::Cpu } else { Resource::Memory };
+        let resource = if is_cpu { RecordedResource::Cpu } else { RecordedResource::Memory };
         let pod = |steps: Vec<(i64, Amount)>| {
             let mut time = 0;
-            steps.into_iter().map(|(later, amount)| { time += later; Sample { time, amount } }).collect()
+            steps.into_iter().map(|(later, amount)| { time += later; RecordedSample { time, amount } }).collect()
         };
         let recorded = Recorded { name: "x".into(), resource, pods: samples.into_iter().map(pod).collect() };
         let pace = Pace { step_ns: step, warm_up_ns: warm_up };
@@ -251,8 +257,8 @@ proptest! {
         }
         for kind in EstimatorKind::ALL {
             let said = |amounts: &[Amount]| {
-                let mut listening = Listening(kind.build(Resource::Cpu, &plain()), Vec::new());
-                replay(&hourly(Resource::Cpu, amounts), &mut listening, PACE);
+                let mut listening = Listening(kind.build(RecordedResource::Cpu, &plain()), Vec::new());
+                replay(&hourly(RecordedResource::Cpu, amounts), &mut listening, PACE);
                 listening.1
             };
             let (short, long) = (said(&amounts), said(&[&amounts[..], &later].concat()));

@@ -10,7 +10,7 @@ use super::nominations::Nominations;
 use crate::gang::WantedMembers;
 use crate::inventory::Occupant;
 use crate::preempt::importance;
-use crate::quota::{Account, Claim, Limits, Quota, Reclaim, Rights, Sums, Toll};
+use crate::quota::{Account, Limits, Quota, Reclaim, Rights, Sums, Toll, VictimClaim};
 use crate::scheduler::{Cluster, Waiting};
 
 /// What each quota loses by requested evictions that no watch has reported yet.
@@ -130,7 +130,7 @@ impl<'a> Guarantees<'a> {
         (priority, rights): By,
         leaving: &Leaving,
         toll: &mut Toll,
-    ) -> Claim {
+    ) -> VictimClaim {
         let holding = &victim.holding;
         let lower = holding.priority < priority;
         let leaves = holding.peer.terminating || self.nominations.is_evicting(&victim.pod.uid);
@@ -162,7 +162,7 @@ impl<'a> Guarantees<'a> {
         let (leaving, mut toll) = (self.leaving(), Toll::default());
         let mut pods: Vec<_> = victims.into_iter().collect();
         pods.sort_by_cached_key(|pod| Reverse(importance(pod)));
-        pods.into_iter().all(|pod| self.claim_on(pod, by, &leaving, &mut toll) != Claim::No)
+        pods.into_iter().all(|pod| self.claim_on(pod, by, &leaving, &mut toll) != VictimClaim::No)
     }
 }
 

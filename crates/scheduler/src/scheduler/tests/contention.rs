@@ -6,7 +6,9 @@ use std::f64::consts::TAU;
 use super::hints::{app, host, of_app, workload};
 use super::*;
 use crate::hints::Hint;
-use berth_rightsizing::correlate::{CorrelationSettings, Correlations, Direction, Resource, Window};
+use berth_rightsizing::correlate::{
+    CorrelatedResource, CorrelationSettings, Correlations, Direction, Window,
+};
 
 const SERVICES: usize = 40;
 const REPLICAS: usize = 3;
@@ -79,12 +81,12 @@ fn measured(load: &Load, dice: &mut Dice) -> Vec<Hint> {
             for at in 0..points {
                 let noise = 1.0 + 0.2 * (dice.share() - 0.5);
                 let usage = load.usage(service, number * points + at) * noise;
-                window.add(&name(service), Resource::Cpu, from_s + 10.0 * at as f64, usage);
+                window.add(&name(service), CorrelatedResource::Cpu, from_s + 10.0 * at as f64, usage);
             }
         }
         known.observe(&window).expect("in order");
     }
-    let hint = |hint: berth_rightsizing::correlate::Hint| Hint {
+    let hint = |hint: berth_rightsizing::correlate::CorrelationHint| Hint {
         of: workload(&hint.service),
         other: workload(&hint.other),
         weight: i32::from(hint.weight) * if hint.direction == Direction::Apart { -1 } else { 1 },

@@ -1,13 +1,13 @@
 //! Policies apply to waiting pods without a restart.
 
 use super::*;
-use crate::policy::{Governs, Policy, PolicySettings, PolicyStatus, StatusReason};
+use crate::policy::{Governs, ObservedPolicy, PolicySettings, PolicyStatus, StatusReason};
 use crate::rules::CellLimit;
 use berth_model::Packing;
 
 fn policy(wishes: PolicySettings) -> ClusterObject {
     let governs = Governs { schedulers: [Arc::from("berth")].into(), ..Governs::default() };
-    ClusterObject::Policy(Box::new(Policy {
+    ClusterObject::Policy(Box::new(ObservedPolicy {
         name: "p".into(),
         uid: "u".into(),
         generation: 1,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::gang::{Allocation, AllocationKind, AllocationName, GangRole, Phase, RoleMembers};
-use crate::policy::Namespaces;
+use crate::policy::SelectedNamespaces;
 use crate::quota::{Limit, Limits, Quota, QuotaReport, QuotaResource, Reclaim, Scope};
 
 /// Returns a quota with this guarantee and maximum, in milli-CPU.
@@ -15,7 +15,7 @@ fn quota(name: &str, guaranteed: Option<i64>, maximum: Option<i64>) -> Quota {
         uid: format!("uid-{name}").into(),
         generation: 1,
         created: 1,
-        scope: Scope { queue: None, namespaces: Namespaces::Named([Arc::from(name)].into()) },
+        scope: Scope { queue: None, namespaces: SelectedNamespaces::Named([Arc::from(name)].into()) },
         reclaim: Reclaim::Any,
         limits: Ok(Limits { guaranteed: limit(guaranteed), maximum: limit(maximum) }),
     }

@@ -2,7 +2,7 @@
 
 use super::{BacktestEstimator, needed};
 use crate::recommend::amount::Amount;
-use crate::recommend::backtest::Resource;
+use crate::recommend::backtest::RecordedResource;
 use crate::recommend::container::MemoryRules;
 use crate::recommend::method::{Method, Sizer};
 use crate::recommend::settings::RecommenderSettings;
@@ -16,8 +16,8 @@ pub(super) struct Other {
 }
 
 impl Other {
-    pub fn new(method: Method, resource: Resource, settings: &RecommenderSettings) -> Self {
-        let is_cpu = resource == Resource::Cpu;
+    pub fn new(method: Method, resource: RecordedResource, settings: &RecommenderSettings) -> Self {
+        let is_cpu = resource == RecordedResource::Cpu;
         let of = if is_cpu { &settings.cpu } else { &settings.memory };
         let sizer = of.options().ok().map(|options| Sizer::new(method, is_cpu, options.buckets()));
         Self { sizer, rules: settings.memory_rules(), minimum: of.pod_minimum }
