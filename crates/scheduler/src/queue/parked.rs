@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,6 +92,12 @@ impl Parked {
 
     pub fn groups(&self) -> impl Iterator<Item = &ParkedGroup> {
         self.groups.values()
+    }
+
+    /// Returns the groups of the classes after this one, in the order of their ids.
+    pub fn groups_after(&self, after: Option<ClassId>) -> impl Iterator<Item = &ParkedGroup> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.groups.range((after, Bound::Unbounded)).map(|(_, group)| group)
     }
 
     /// Returns the number of parked pods.

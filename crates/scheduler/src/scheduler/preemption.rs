@@ -8,7 +8,7 @@
 //! [`Preemption`] is the interface of these components: it reads the cluster, the parked pods and the gangs, and
 //! changes only itself and the reservations in the ledger. `conductor.rs` carries out what they decide.
 
-mod aged;
+pub(in crate::scheduler) mod aged;
 mod conductor;
 mod gangs;
 mod guarantees;

@@ -5,16 +5,20 @@
 //! have waited longest. A pod that is still not placed after the same time again loses it, and gets one on another node
 //! in its next turn.
 //!
+//! A search looks at a bounded number of pods and nodes per tick and carries on in the next one, so that no tick holds the
+//! lock for long, however many classes fit nowhere.
+//!
 //! [`Aged`] reads the cluster, the parked pods and the nominations, and changes only itself: its caller keeps and ends
 //! the nominations.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::nominations::Nominations;
-use crate::class::Class;
+use crate::class::{Class, ClassId};
 use crate::inventory::{NodeId, Row};
 use crate::queue::Parked;
 use crate::rules;
@@ -26,6 +30,8 @@ const NODES_EACH: usize = 100;
 const MOST_OF_CLASS: usize = 16;
 /// Minimum interval between searches for aged pods.
 const PACE: Duration = Duration::from_secs(1);
+/// Maximum number of pods and nodes examined per tick.
+pub(in crate::scheduler) const WORK_MAX: usize = 512;
 
 /// Reservations due to aging.
 #[derive(Debug, Default)]
@@ -34,8 +40,32 @@ pub(super) struct Aged {
     kept: BTreeMap<Arc<str>, Duration>,
     /// Parked pods whose reservation did not help, by uid: its end, and its node.
     in_vain: BTreeMap<Arc<str>, (Duration, Arc<str>)>,
+    /// Position where the clean-up of `in_vain` continues.
+    tidied: Option<Arc<str>>,
+    /// Parked classes that no node would take even if it were empty: time of the search.
+    impossible: BTreeMap<ClassId, Duration>,
+    /// The search in progress.
+    search: Option<Search>,
     next_check: Duration,
+    /// Number of pods and nodes examined so far.
+    examined: u64,
 }
+
+/// State of a search between two ticks.
+#[derive(Debug)]
+enum Search {
+    /// For the pod that has waited longest, in the classes after this one.
+    Pod { after: Option<ClassId>, longest: Option<LongestWaiting> },
+    /// For a node for this pod, from this row on.
+    Node { uid: Arc<str>, class: Arc<Class>, from: usize, best: Option<NodeChoice> },
+}
+
+/// A pod and its node.
+type Reservation = (Arc<str>, Arc<str>);
+/// Beginning of the wait, sequence number, and uid.
+type LongestWaiting = (Duration, u64, Arc<str>);
+/// Whether the pod had this node before, its shortage, its CPU, and its row. The least one is chosen.
+type NodeChoice = (bool, u16, Reverse<i64>, usize);
 
 impl Aged {
     /// Returns the number of pods with a reservation due to aging.
@@ -43,21 +73,34 @@ impl Aged {
         self.kept.len()
     }
 
-    /// Begins a search for aged pods, if it is time. Returns the pods whose reservation did not help in time.
+    /// Returns the number of pods and nodes examined so far.
+    pub(super) fn examined(&self) -> u64 {
+        self.examined
+    }
+
+    /// Begins a search for aged pods, if it is time and none is in progress. Returns the pods whose reservation did not
+    /// help in time.
     pub(super) fn begin(
         &mut self,
         cluster: &Cluster,
+        parked: &Parked,
         nominations: &Nominations,
         now: Duration,
-    ) -> Option<Vec<Arc<str>>> {
+    ) -> Vec<Arc<str>> {
         let after = cluster.config.reserve_after;
-        if after.is_zero() || !cluster.leading || now < self.next_check {
-            return None;
+        if after.is_zero() || !cluster.leading {
+            self.search = None;
+            return Vec::new();
+        }
+        if self.search.is_some() || now < self.next_check {
+            return Vec::new();
         }
         self.next_check = now + PACE;
+        self.search = Some(Search::Pod { after: None, longest: None });
         self.kept.retain(|uid, _| nominations.has(uid));
-        let parked = |uid: &str| cluster.waiting.get(uid).is_some_and(|pod| pod.state == State::Parked);
-        self.in_vain.retain(|uid, _| parked(uid));
+        self.impossible
+            .retain(|class, since| parked.get(*class).is_some() && now.saturating_sub(*since) < after);
+        self.tidy(cluster);
         let over = self.kept.extract_if(.., |_, since| now.saturating_sub(*since) >= after);
         let over: Vec<_> = over.map(|(uid, _)| uid).collect();
         for uid in &over {
@@ -65,71 +108,140 @@ impl Aged {
                 self.in_vain.insert(uid.clone(), (now, node.clone()));
             }
         }
-        Some(over)
+        over
     }
 
-    /// Returns the next pod that is to get a reservation, and its node.
+    /// Removes pods that are no longer parked from `in_vain`, a part of them each time.
+    fn tidy(&mut self, cluster: &Cluster) {
+        let after = self.tidied.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let part = self.in_vain.range((after, Bound::Unbounded)).take(WORK_MAX);
+        let part: Vec<Arc<str>> = part.map(|(uid, _)| uid.clone()).collect();
+        self.tidied = part.last().cloned();
+        for uid in part {
+            if cluster.waiting.get(&uid).is_none_or(|pod| pod.state != State::Parked) {
+                self.in_vain.remove(&uid);
+            }
+        }
+    }
+
+    /// Carries the search on until `work` is used up. Returns the next pod that is to get a reservation, and its node.
     pub(super) fn next(
         &mut self,
         cluster: &Cluster,
         parked: &Parked,
         nominations: &Nominations,
         now: Duration,
-    ) -> Option<(Arc<str>, Arc<str>)> {
+        work: &mut usize,
+    ) -> Option<Reservation> {
         let most = 1 + cluster.inventory().node_count() / NODES_EACH;
-        while self.kept.len() < most {
-            let uid = self.longest_waiting(cluster, parked, nominations, now)?;
-            if let Some(node) = self.node_for(&uid, cluster, nominations) {
-                self.kept.insert(uid.clone(), now);
-                return Some((uid, node));
+        while let Some(search) = self.search.take().filter(|_| self.kept.len() < most) {
+            if *work == 0 {
+                self.search = Some(search);
+                return None;
             }
-            // No node would fit even if it were empty: retried after a while.
-            self.in_vain.insert(uid, (now, Arc::from("")));
+            let before = *work;
+            let mut found = None;
+            self.search = match search {
+                Search::Pod { after, longest } => {
+                    self.search_pods(after, longest, (cluster, parked, nominations), now, work)
+                }
+                Search::Node { uid, class, from, best } => {
+                    let waits = cluster.waiting.get(&uid).is_some_and(|pod| pod.class.id == class.id);
+                    let search = match waits && !nominations.has(&uid) {
+                        true => {
+                            self.search_nodes((uid, class), from, best, (cluster, nominations), now, work)
+                        }
+                        false => Ok(None),
+                    };
+                    search.map_or_else(Some, |reserved| {
+                        found = reserved;
+                        Some(Search::Pod { after: None, longest: None })
+                    })
+                }
+            };
+            self.examined += (before - *work) as u64;
+            if found.is_some() {
+                return found;
+            }
         }
         None
     }
 
-    /// Returns the pod, of the first ones of each class, that has waited longest since its arrival or its last
-    /// reservation.
-    fn longest_waiting(
+    /// Looks for the pod, of the first ones of each class, that has waited longest since its arrival or its last
+    /// reservation. Returns how the search goes on; `None`: no pod has waited long enough.
+    fn search_pods(
         &self,
-        cluster: &Cluster,
-        parked: &Parked,
-        nominations: &Nominations,
+        mut after: Option<ClassId>,
+        mut longest: Option<LongestWaiting>,
+        (cluster, parked, nominations): (&Cluster, &Parked, &Nominations),
         now: Duration,
-    ) -> Option<Arc<str>> {
+        work: &mut usize,
+    ) -> Option<Search> {
         let candidate = |uid: &Arc<str>| {
             let pod = cluster.waiting.get(uid).filter(|_| !nominations.has(uid))?;
             let since = self.in_vain.get(uid).map_or(pod.arrived, |(since, _)| *since);
             let aged = now.saturating_sub(since) >= cluster.config.reserve_after;
             aged.then(|| (since, pod.seq, uid.clone()))
         };
-        let found =
-            (parked.groups()).filter_map(|group| group.pods.values().take(MOST_OF_CLASS).find_map(candidate));
-        found.min().map(|(_, _, uid)| uid)
+        for group in parked.groups_after(after) {
+            if *work < MOST_OF_CLASS {
+                *work = 0;
+                return Some(Search::Pod { after, longest });
+            }
+            after = Some(group.class.id);
+            *work -= 1;
+            if self.impossible.contains_key(&group.class.id) {
+                continue;
+            }
+            let first = group.pods.values().take(MOST_OF_CLASS - 1).find_map(|uid| {
+                *work -= 1;
+                candidate(uid)
+            });
+            longest = longest.into_iter().chain(first).min();
+        }
+        let (_, _, uid) = longest?;
+        let class = cluster.waiting.get(&uid)?.class.clone();
+        Some(Search::Node { uid, class, from: 0, best: None })
     }
 
-    /// Returns the node with the smallest shortage among those that would fit the pod if enough of their pods ended.
-    /// Avoids the pod's last reserved node if there is another, and nodes reserved for other aged pods.
-    fn node_for(&self, uid: &str, cluster: &Cluster, nominations: &Nominations) -> Option<Arc<str>> {
-        let class = &cluster.waiting.get(uid)?.class;
+    /// Looks for the node with the smallest shortage among those that would fit the pod if enough of their pods ended.
+    /// Avoids the pod's last reserved node if there is another, and nodes reserved for other aged pods. `Err`: how the
+    /// search goes on.
+    fn search_nodes(
+        &mut self,
+        (uid, class): (Arc<str>, Arc<Class>),
+        from: usize,
+        mut best: Option<NodeChoice>,
+        (cluster, nominations): (&Cluster, &Nominations),
+        now: Duration,
+        work: &mut usize,
+    ) -> Result<Option<Reservation>, Search> {
+        let inventory = cluster.inventory();
+        let name = |at: usize| inventory.name(NodeId(at as u32));
+        let row = |at: usize| inventory.row(NodeId(at as u32));
         let taken: BTreeSet<&Arc<str>> =
             self.kept.keys().filter_map(|uid| nominations.node_of(uid)).collect();
-        let last = self.in_vain.get(uid).map(|(_, node)| node);
-        let inventory = cluster.inventory();
-        let rows = (0..inventory.len()).map(|at| (at, inventory.row(NodeId(at as u32))));
-        let fitting = rows.filter(|(_, row)| could_take(class, row)).filter_map(|(at, row)| {
-            let name = inventory.name(NodeId(at as u32));
-            let missing = rules::shortage(&class.spec.usage, row);
-            (!taken.contains(name)).then_some((
-                last == Some(name),
-                missing,
-                Reverse(row.allocatable.cpu_milli),
-                at,
-            ))
-        });
-        let (.., at) = fitting.min()?;
-        Some(inventory.name(NodeId(at as u32)).clone())
+        let last = self.in_vain.get(&uid).map(|(_, node)| node);
+        let to = inventory.len().min(from + *work).max(from);
+        *work -= to - from;
+        for at in (from..to).filter(|at| could_take(&class, row(*at)) && !taken.contains(name(*at))) {
+            let missing = rules::shortage(&class.spec.usage, row(at));
+            let choice = (last == Some(name(at)), missing, Reverse(row(at).allocatable.cpu_milli), at);
+            best = best.into_iter().chain([choice]).min();
+        }
+        if to < inventory.len() {
+            return Err(Search::Node { uid, class, from: to, best });
+        }
+        let Some((.., at)) = best else {
+            self.impossible.insert(class.id, now);
+            return Ok(None);
+        };
+        // Rows may have changed since they were examined.
+        if !could_take(&class, row(at)) {
+            return Ok(None);
+        }
+        self.kept.insert(uid.clone(), now);
+        Ok(Some((uid, name(at).clone())))
     }
 
     /// Returns whether this pod has a reservation due to aging on a node that could still take it.

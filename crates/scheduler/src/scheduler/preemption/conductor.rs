@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::gangs::{self, GangAttempt, GangChosen, GangHuntResult};
 use super::hunts::{Attempt, Chosen, Next};
 use super::nominations::{Outlook, is_plain};
-use super::{Eviction, Preemption};
+use super::{Eviction, Preemption, aged};
 use crate::agent::AgentChoice;
 use crate::class::{Class, ClassId};
 use crate::gang::AllocationName;
@@ -34,6 +34,11 @@ impl Scheduler {
     /// Returns the number of pods with a reservation due to aging.
     pub fn aged(&self) -> usize {
         self.preemption.aged.len()
+    }
+
+    /// Returns the number of pods and nodes that searches for aged pods have examined.
+    pub fn examined_for_aged(&self) -> u64 {
+        self.preemption.aged.examined()
     }
 
     // Leadership.
@@ -240,16 +245,15 @@ impl Scheduler {
     /// Gives reservations to pods that have waited long, and drops those that did not help in time.
     pub(in crate::scheduler) fn reserve_for_aged(&mut self, now: Duration) {
         let Preemption { aged, nominations, .. } = &mut self.preemption;
-        let Some(over) = aged.begin(&self.cluster, nominations, now) else {
-            return;
-        };
-        for uid in over {
+        for uid in aged.begin(&self.cluster, &self.parked, nominations, now) {
             self.end_nomination(&uid, false);
             self.preemption.hunt(&uid, &self.cluster, &self.parked, &mut self.actions);
         }
+        let mut work = aged::WORK_MAX;
         loop {
             let Preemption { aged, nominations, .. } = &mut self.preemption;
-            let Some((uid, node)) = aged.next(&self.cluster, &self.parked, nominations, now) else {
+            let Some((uid, node)) = aged.next(&self.cluster, &self.parked, nominations, now, &mut work)
+            else {
                 return;
             };
             self.keep_nominated(&uid, &node, true);

@@ -1,6 +1,7 @@
 //! Aging: no pod starves behind a stream of higher-priority pods.
 
 use super::*;
+use crate::scheduler::preemption::aged::WORK_MAX;
 
 const AFTER: Duration = Duration::from_secs(60);
 
@@ -96,4 +97,43 @@ fn nothing_is_kept_for_a_pod_that_is_gone_or_that_no_node_could_ever_take() {
     bench.scheduler.delete_pod(&"p".into());
     bench.tick(65 * S);
     assert_eq!((bench.scheduler.aged(), bench.scheduler.ledger().reserved().count()), (0, 0));
+}
+
+#[test]
+fn a_tick_examines_few_pods_and_nodes_and_a_pod_behind_many_hopeless_classes_gets_its_turn() {
+    const MS: Duration = Duration::from_millis(1);
+    let nodes: Vec<String> = (0..400).map(|at| format!("n{at}")).collect();
+    let nodes: Vec<&str> = nodes.iter().map(|name| &**name).collect();
+    let mut bench = Bench::new(1, &nodes);
+    bench.scheduler.cluster.config.reserve_after = AFTER;
+    for node in &nodes {
+        bench.apply(on(node, pod(&format!("on-{node}"), 1000)));
+    }
+    // Larger than any node: 60 classes of 20 pods.
+    for at in 0..60 {
+        for pods in 0..20 {
+            bench.apply(pod(&format!("huge-{at}-{pods}"), 1001 + at));
+        }
+    }
+    bench.work();
+    bench.tick(S);
+    bench.apply(pod("last", 500));
+    bench.work();
+    bench.tick(59 * S);
+    let mut kept_at = None;
+    for step in 0..1_000 {
+        let before = bench.scheduler.examined_for_aged();
+        bench.tick(62 * S + step * 50 * MS);
+        let examined = bench.scheduler.examined_for_aged() - before;
+        assert!(examined <= WORK_MAX as u64, "{examined} in tick {step}");
+        if kept_at.is_none() && bench.scheduler.nominated_pods().any(|(uid, _)| **uid == *"last") {
+            kept_at = Some(step);
+        }
+    }
+    // Each class takes one pass over the nodes, and one over the classes.
+    assert!(kept_at.is_some_and(|step| step < 100), "{kept_at:?}");
+    assert_eq!(bench.scheduler.aged(), 1);
+    // A hopeless class is not tried again before its time.
+    let examined = bench.scheduler.examined_for_aged();
+    assert!(examined < 100 * WORK_MAX as u64, "{examined}");
 }
