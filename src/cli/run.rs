@@ -34,7 +34,7 @@ use berth_kube_io::placement::{BindCounters, KubeClaims, KubeStore, drive};
 use berth_kube_io::{AllocationWriter, Evictor, PolicyWriter, QuotaWriter, Reporter};
 use berth_model::{PodRef, PodReport};
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
-use berth_scheduler::engine::{AgentThreads, Engine, Outlet};
+use berth_scheduler::engine::{AgentThreads, Engine, Operation, Outlet};
 use berth_scheduler::gang::GangStatus;
 use berth_scheduler::objects::ObjectKind;
 use berth_scheduler::placement::{Binding, ClaimOrder};
@@ -187,6 +187,10 @@ impl Outlet for ToCluster {
 
     fn observe(&self, sample: LatencySample) {
         self.histograms.observe(sample);
+    }
+
+    fn lock_held(&self, operation: Operation, held: Duration) {
+        self.histograms.observe_lock(operation, held);
     }
 }
 

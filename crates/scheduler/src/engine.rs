@@ -14,6 +14,7 @@ mod cluster_events;
 mod evaluation;
 mod foreign_binds;
 mod leadership;
+mod operation;
 mod resizing;
 mod self_check;
 mod snapshots;
@@ -27,6 +28,7 @@ use parking_lot::{Condvar, Mutex};
 
 pub use advice::AdviceInput;
 pub use evaluation::{Evaluation, EvaluationError, NodeNames};
+pub use operation::Operation;
 pub use snapshots::Statistics;
 
 use crate::agent::{Agent, AgentConfig, CacheStats, Part};
@@ -59,6 +61,8 @@ pub trait Outlet: Send + Sync + 'static {
     /// Writes the status of a quota: its usage.
     fn report_quota(&self, status: QuotaReport);
     fn observe(&self, sample: LatencySample);
+    /// Observes for how long this operation held the lock.
+    fn lock_held(&self, operation: Operation, held: Duration);
 }
 
 /// Handle to the engine. Cheap to clone.
@@ -150,12 +154,12 @@ impl Engine {
     /// Advances everything that depends on time only: backoffs, timeouts, diagnoses to refresh. Called at a fixed interval.
     /// Bounded by the number of known pods: those that are due, or marked by events since the last tick.
     pub fn tick(&self) {
-        self.with(|scheduler, now| scheduler.tick(now));
+        self.with(Operation::Tick, |scheduler, now| scheduler.tick(now));
     }
 
     /// Runs `body` on the scheduler, then dispatches the resulting actions.
-    fn with<R>(&self, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
-        self.shared.with(body)
+    fn with<R>(&self, operation: Operation, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
+        self.shared.with(operation, body)
     }
 
     /// Returns the number of binds that are queued or in flight.
@@ -191,12 +195,14 @@ impl AgentThreads {
 }
 
 impl Shared {
-    fn with<R>(&self, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
+    fn with<R>(&self, operation: Operation, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
         let mut scheduler = self.scheduler.lock();
-        let result = body(&mut scheduler, self.started.elapsed());
+        let began = Instant::now();
+        let result = body(&mut scheduler, began.saturating_duration_since(self.started));
         self.pending_binds.store(scheduler.binds(), Ordering::Relaxed);
         let (actions, term) = (scheduler.take_actions(), scheduler.term());
         drop(scheduler);
+        self.outlet.lock_held(operation, began.elapsed());
         for action in actions {
             match action {
                 Action::Bind(binding) => self.outlet.bind(binding, term),
@@ -232,7 +238,7 @@ impl AgentThread {
         while !shared.stopping.load(Ordering::Acquire) {
             work = match work {
                 Some((task, rows)) => self.work(task, rows),
-                None => shared.with(|scheduler, now| self.take(scheduler, now)),
+                None => shared.with(Operation::Task, |scheduler, now| self.take(scheduler, now)),
             };
             if work.is_none() && !shared.agents[self.index].wait(IDLE_LOOK) {
                 self.maintain_caches();
@@ -257,7 +263,7 @@ impl AgentThread {
             let seen = self.agent.revision();
             *shared.stats[self.index].lock() = self.agent.cache_stats();
             // `Err`: number of rows copied for a retry.
-            let settled = shared.with(|scheduler, now| {
+            let settled = shared.with(Operation::Task, |scheduler, now| {
                 scheduler.learn(self.index, &task, &self.laps, &changes);
                 if scheduler.settle(self.index, &mut self.agent, &task, answer, seen, now) == Settled::Again {
                     return Err(self.agent.catch_up(scheduler.inventory()));
@@ -291,11 +297,11 @@ impl AgentThread {
         let shared = self.shared.clone();
         let signal = &shared.agents[self.index];
         self.agent.expire(shared.started.elapsed());
-        shared.with(|scheduler, _| self.agent.catch_up(scheduler.inventory()));
+        shared.with(Operation::IdleAgent, |scheduler, _| self.agent.catch_up(scheduler.inventory()));
         while !signal.is_raised() && self.agent.repair_one() {}
         let changes = self.agent.cache_changes();
         if !changes.is_empty() {
-            shared.with(|scheduler, _| scheduler.cache_changed(self.index, &changes));
+            shared.with(Operation::IdleAgent, |scheduler, _| scheduler.cache_changed(self.index, &changes));
             *shared.stats[self.index].lock() = self.agent.cache_stats();
         }
     }

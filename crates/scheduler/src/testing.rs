@@ -1,10 +1,11 @@
 //! An engine whose decisions are discarded, for the tests of the crates above.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::agent::{AgentConfig, CacheLimits};
 use crate::dispatch::Estimator;
-use crate::engine::{Engine, Outlet};
+use crate::engine::{Engine, Operation, Outlet};
 use crate::gang::GangStatus;
 use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
@@ -24,6 +25,7 @@ impl Outlet for Nowhere {
     fn report_policy(&self, _: PolicyStatus) {}
     fn report_quota(&self, _: QuotaReport) {}
     fn observe(&self, _: LatencySample) {}
+    fn lock_held(&self, _: Operation, _: Duration) {}
 }
 
 /// Calls `body` with an engine whose decisions go nowhere.

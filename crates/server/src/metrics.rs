@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod dashboard;
+mod lock_holds;
 mod quotas;
 
 use berth_telemetry::encode::{MetricLabels, counters, gauges};
@@ -27,8 +28,9 @@ use super::fragmentation::Latest;
 use super::secure;
 use berth_kube_io::placement::BindCounters;
 use berth_kube_io::{AllocationWriter, Reporter, WatchCounters};
-use berth_scheduler::engine::Engine;
+use berth_scheduler::engine::{Engine, Operation};
 use berth_scheduler::scheduler::{AttemptResult, LatencySample};
+use lock_holds::LockHolds;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -41,6 +43,7 @@ pub struct Histograms {
     catch_up: Histogram,
     victims: Histogram,
     requests: Family<RequestLabel, Histogram, fn() -> Histogram>,
+    lock_holds: LockHolds,
 }
 
 /// Requests that berth serves.
@@ -101,11 +104,17 @@ impl Default for Histograms {
             catch_up: Histogram::new(exponential_buckets(1.0, 4.0, 10)),
             victims: Histogram::new(exponential_buckets(1.0, 2.0, 7)),
             requests: Family::new_with_constructor(attempt),
+            lock_holds: LockHolds::default(),
         }
     }
 }
 
 impl Histograms {
+    /// Observes for how long an operation held the engine's lock.
+    pub fn observe_lock(&self, operation: Operation, held: Duration) {
+        self.lock_holds.observe(operation, held);
+    }
+
     /// Observes a request of kube-scheduler or the API server that was answered.
     pub fn observe_request(&self, verb: Verb, result: &'static str, took: Duration) {
         let label = RequestLabel { verb: verb.name(), result };
@@ -212,7 +221,8 @@ impl Metrics {
         if let Some(recommender) = &sources.recommender {
             recommender.register(&mut registry);
         }
-        registry.register_collector(Box::new(Scrape(sources)));
+        histograms.lock_holds.register(&mut registry);
+        registry.register_collector(Box::new(Scrape { sources, lock_holds: histograms.lock_holds.clone() }));
         Metrics { registry: Arc::new(registry) }
     }
 
@@ -224,7 +234,10 @@ impl Metrics {
     }
 }
 
-struct Scrape(MetricSources);
+struct Scrape {
+    sources: MetricSources,
+    lock_holds: LockHolds,
+}
 
 impl fmt::Debug for Scrape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -235,23 +248,24 @@ impl fmt::Debug for Scrape {
 impl Collector for Scrape {
     fn encode(&self, mut to: DescriptorEncoder) -> fmt::Result {
         self.scheduler(&mut to)?;
-        let quotas = self.0.engine.quota_standings(quotas::MOST_QUOTAS);
+        let quotas = self.sources.engine.quota_standings(quotas::MOST_QUOTAS);
         quotas::encode(&mut to, &quotas)?;
+        self.lock_holds.encode(&mut to)?;
         self.agents(&mut to)?;
         self.outside(&mut to)?;
-        if let Some((server, access)) = &self.0.serving {
+        if let Some((server, access)) = &self.sources.serving {
             serving(&mut to, server, access.counters())?;
         }
-        if let Some(latest) = &self.0.fragmentation {
+        if let Some(latest) = &self.sources.fragmentation {
             fragmentation(&mut to, latest)?;
         }
-        if let Some(recommender) = &self.0.recommender {
+        if let Some(recommender) = &self.sources.recommender {
             recommender.encode(&mut to)?;
         }
-        if let Some(updater) = &self.0.updater {
+        if let Some(updater) = &self.sources.updater {
             updater.encode(&mut to)?;
         }
-        if let Some(scaler) = &self.0.scaler {
+        if let Some(scaler) = &self.sources.scaler {
             scaler.encode(&mut to)?;
         }
         process(&mut to)
@@ -260,7 +274,7 @@ impl Collector for Scrape {
 
 impl Scrape {
     fn scheduler(&self, to: &mut DescriptorEncoder) -> fmt::Result {
-        let now = self.0.engine.statistics();
+        let now = self.sources.engine.statistics();
         let (stats, queues, others) = (now.counters, now.queues, now.others);
         counters(
             to,
@@ -368,7 +382,7 @@ impl Scrape {
     }
 
     fn agents(&self, to: &mut DescriptorEncoder) -> fmt::Result {
-        let stats = self.0.engine.cache_stats();
+        let stats = self.sources.engine.cache_stats();
         let agents: Vec<String> = (0..stats.len()).map(|agent| agent.to_string()).collect();
         let labels: Vec<_> = agents.iter().map(|agent| [("agent", agent.as_str())]).collect();
         let of = |value: fn(&berth_scheduler::agent::CacheStats) -> usize| -> Vec<(MetricLabels, usize)> {
@@ -397,7 +411,7 @@ impl Scrape {
             fragmentation: _,
             updater: _,
             scaler: _,
-        } = &self.0;
+        } = &self.sources;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided whose outcome is pending", &[(&[], pending)])?;
         counters(

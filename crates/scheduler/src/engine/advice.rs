@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Engine;
+use super::{Engine, Operation};
 use crate::agent::Agent;
 use crate::class::Class;
 use crate::gang::AllocationName;
@@ -26,7 +26,7 @@ impl Engine {
     /// Returns at most `most` cases, and copies the rows to `agent` if there are any; `None` unless this process leads and is synced.
     /// Changes only the agent. Bounded by the parked classes and allocations, `most`, the disruption budgets and the changed rows.
     pub fn advice_input(&self, agent: &mut Agent, most: usize) -> Option<AdviceInput> {
-        self.with(|scheduler, _| {
+        self.with(Operation::Advice, |scheduler, _| {
             if !scheduler.leading() || !scheduler.synced() {
                 return None;
             }
@@ -40,7 +40,7 @@ impl Engine {
 
     /// Replaces the advice that the statuses of allocations show, unless leadership was lost. Bounded by the advised allocations.
     pub fn advise(&self, help: BTreeMap<AllocationName, Arc<str>>) {
-        self.with(|scheduler, _| {
+        self.with(Operation::Advice, |scheduler, _| {
             if scheduler.leading() {
                 scheduler.advise(help);
             }
@@ -49,22 +49,22 @@ impl Engine {
 
     /// Removes the advice from the statuses of all allocations, leading or not. Bounded by the advised allocations.
     pub fn withdraw_advice(&self) {
-        self.with(|scheduler, _| scheduler.advise(BTreeMap::new()));
+        self.with(Operation::Advice, |scheduler, _| scheduler.advise(BTreeMap::new()));
     }
 
     /// Returns the name that a node id has now. Constant time.
     pub fn node_name(&self, node: NodeId) -> Arc<str> {
-        self.with(|scheduler, _| scheduler.inventory().name(node).clone())
+        self.with(Operation::Advice, |scheduler, _| scheduler.inventory().name(node).clone())
     }
 }
 
 /// Reads the live pods. Changes only the classifier; bounded by the pods of one node, or by one pod.
 impl Residents for Engine {
     fn on(&mut self, node: NodeId, revision: Revision) -> Option<Vec<Resident>> {
-        self.with(|scheduler, _| scheduler.residents(node, revision))
+        self.with(Operation::Advice, |scheduler, _| scheduler.residents(node, revision))
     }
 
     fn class_of(&mut self, uid: &str) -> Option<Arc<Class>> {
-        self.with(|scheduler, _| scheduler.class_of_resident(uid))
+        self.with(Operation::Advice, |scheduler, _| scheduler.class_of_resident(uid))
     }
 }

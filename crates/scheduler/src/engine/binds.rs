@@ -1,6 +1,6 @@
 //! Outcomes of what the engine has handed to its [`Outlet`](super::Outlet). Each call settles one pod.
 
-use super::Engine;
+use super::{Engine, Operation};
 use crate::placement::{BindOutcome, Binding, ClaimOrder};
 use crate::scheduler::Eviction;
 
@@ -8,24 +8,24 @@ impl Engine {
     /// Settles a bind: confirms the charge of the pod, or releases it and requeues the pod. To be called exactly once for each bind.
     /// Bounded by the pod.
     pub fn bind_finished(&self, binding: &Binding, outcome: BindOutcome) {
-        self.with(|scheduler, now| scheduler.bind_finished(binding, outcome, now));
+        self.with(Operation::Bind, |scheduler, now| scheduler.bind_finished(binding, outcome, now));
     }
 
     /// Records which claims of a pod were written, or why not: the pod waits until they are bound, or is requeued. Bounded by the pod's
     /// claims.
     pub fn claims_written(&self, order: &ClaimOrder, written: Result<Vec<u64>, String>) {
-        self.with(|scheduler, now| scheduler.claims_written(order, written, now));
+        self.with(Operation::Bind, |scheduler, now| scheduler.claims_written(order, written, now));
     }
 
     /// Records the result of an eviction. If it failed, the pods and gangs that wait for the room back off. Bounded by the number of
     /// nominated pods and their gangs.
     pub fn eviction_finished(&self, eviction: &Eviction, ended: Result<(), String>) {
-        self.with(|scheduler, now| scheduler.eviction_finished(eviction, ended, now));
+        self.with(Operation::Bind, |scheduler, now| scheduler.eviction_finished(eviction, ended, now));
     }
 
     /// Returns the number of binds that are charged and whose outcome is unknown: own binds, and those of other clients that the guard
     /// or the extender allowed. Constant time.
     pub fn binds_under_way(&self) -> usize {
-        self.with(|scheduler, _| scheduler.binds_under_way())
+        self.with(Operation::Bind, |scheduler, _| scheduler.binds_under_way())
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::Engine;
+use super::{Engine, Operation};
 use crate::hints::{Hint, Taken};
 use crate::objects::{ClusterObject, ObjectKind, ObjectName};
 use berth_model::{Node, Pod};
@@ -14,17 +14,17 @@ use berth_model::{Node, Pod};
 impl Engine {
     /// Upserts a pod of any scheduler: queues it, or charges it to its node.
     pub fn apply_pod(&self, pod: Pod) {
-        self.with(|scheduler, now| scheduler.apply_pod(pod, now));
+        self.with(Operation::PodEvent, |scheduler, now| scheduler.apply_pod(pod, now));
     }
 
     /// Forgets a pod and releases what it is charged for.
     pub fn delete_pod(&self, uid: &Arc<str>) {
-        self.with(|scheduler, _| scheduler.delete_pod(uid));
+        self.with(Operation::PodEvent, |scheduler, _| scheduler.delete_pod(uid));
     }
 
     /// Ends a list of pods: forgets all other pods. Returns [`Engine::synced`]. Bounded by the number of known pods.
     pub fn retain_pods(&self, uids: &HashSet<Arc<str>>) -> bool {
-        self.with(|scheduler, _| {
+        self.with(Operation::PodList, |scheduler, _| {
             scheduler.retain_pods(uids);
             scheduler.synced()
         })
@@ -32,17 +32,17 @@ impl Engine {
 
     /// Upserts a node.
     pub fn apply_node(&self, node: Node) {
-        self.with(|scheduler, _| scheduler.apply_node(node));
+        self.with(Operation::NodeEvent, |scheduler, _| scheduler.apply_node(node));
     }
 
     /// Removes a node. Pods on it stay charged until they are deleted.
     pub fn delete_node(&self, name: &str) {
-        self.with(|scheduler, _| scheduler.delete_node(name));
+        self.with(Operation::NodeEvent, |scheduler, _| scheduler.delete_node(name));
     }
 
     /// Ends a list of nodes: removes all other nodes. Returns [`Engine::synced`]. Bounded by the number of known nodes.
     pub fn retain_nodes(&self, names: &HashSet<Arc<str>>) -> bool {
-        self.with(|scheduler, _| {
+        self.with(Operation::NodeList, |scheduler, _| {
             scheduler.retain_nodes(names);
             scheduler.synced()
         })
@@ -51,18 +51,18 @@ impl Engine {
     /// Upserts an object of another kind. Bounded by the number of known pods: a namespace, a quota or an allocation may
     /// concern them all.
     pub fn apply_object(&self, object: ClusterObject) {
-        self.with(|scheduler, _| scheduler.apply_object(object));
+        self.with(Operation::ObjectEvent, |scheduler, _| scheduler.apply_object(object));
     }
 
     /// Removes an object of another kind. Bounded as [`Engine::apply_object`].
     pub fn delete_object(&self, kind: ObjectKind, object: &ObjectName) {
-        self.with(|scheduler, _| scheduler.delete_object(kind, object));
+        self.with(Operation::ObjectEvent, |scheduler, _| scheduler.delete_object(kind, object));
     }
 
     /// Ends a list of objects of this kind: removes all others. Returns [`Engine::synced`]. Bounded by the number of known objects of
     /// the kind, and for each that is removed as [`Engine::apply_object`].
     pub fn retain_objects(&self, kind: ObjectKind, listed: &HashSet<ObjectName>) -> bool {
-        self.with(|scheduler, _| {
+        self.with(Operation::ObjectList, |scheduler, _| {
             scheduler.retain_objects(kind, listed);
             scheduler.synced()
         })
@@ -70,16 +70,18 @@ impl Engine {
 
     /// Replaces all placement hints, and marks the waiting pods whose terms change. Bounded by waiting pods times hints.
     pub fn hints_changed(&self, hints: Vec<Hint>) -> Taken {
-        self.with(|scheduler, _| scheduler.hints_changed(hints))
+        self.with(Operation::Hints, |scheduler, _| scheduler.hints_changed(hints))
     }
 
     /// Whether nodes, pods and all other kinds have been listed once. Nothing is scheduled before. Constant time.
     pub fn synced(&self) -> bool {
-        self.with(|scheduler, _| scheduler.synced())
+        self.with(Operation::Snapshot, |scheduler, _| scheduler.synced())
     }
 
     /// Removes from `uids` the pods that are charged to a node. Bounded by the number of uids.
     pub fn retain_uncharged(&self, uids: &mut Vec<String>) {
-        self.with(|scheduler, _| uids.retain(|uid| scheduler.ledger().charge_of(uid).is_none()));
+        self.with(Operation::Snapshot, |scheduler, _| {
+            uids.retain(|uid| scheduler.ledger().charge_of(uid).is_none())
+        });
     }
 }

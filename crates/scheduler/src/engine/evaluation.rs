@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Engine;
+use super::{Engine, Operation};
 use crate::agent::Agent;
 use crate::class::Class;
 use crate::inventory::NodeId;
@@ -51,7 +51,7 @@ impl Engine {
         pod: &Pod,
         named: Option<u64>,
     ) -> Result<Evaluation, EvaluationError> {
-        self.with(|scheduler, now| {
+        self.with(Operation::Evaluation, |scheduler, now| {
             if !scheduler.synced() {
                 return Err(EvaluationError::NotSynced);
             }
@@ -81,7 +81,7 @@ impl Engine {
         pod: &Pod,
         candidates: &[(&str, Vec<&str>)],
     ) -> Result<Vec<bool>, EvaluationError> {
-        self.with(|scheduler, _| {
+        self.with(Operation::Evaluation, |scheduler, _| {
             if let Some(refusal) = PodRefusal::of(pod) {
                 return Err(refusal.into());
             }
@@ -100,7 +100,7 @@ impl Engine {
         namespace: &str,
         name: &str,
     ) -> Option<(Pod, &'static str, Verdict)> {
-        let (pod, state, inquiry, names) = self.with(|scheduler, _| {
+        let (pod, state, inquiry, names) = self.with(Operation::Evaluation, |scheduler, _| {
             let (pod, state) = scheduler.find_waiting(namespace, name)?;
             let inquiry = scheduler.inquire(agent, &pod);
             let inventory = scheduler.inventory();

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::Engine;
+use super::{Engine, Operation};
 use crate::placement::{BindOutcome, Binding, Truth};
 use crate::scheduler::{BindReview, ExtenderBind};
 use berth_model::Pod;
@@ -13,28 +13,30 @@ impl Engine {
     /// Reviews a binding that a client requests from the API server, and if it fits reserves its room for `hold`, in which the request
     /// can take effect (`None`: never, and nothing is reserved). `pod`: the pod, if the caller has just read it.
     pub fn review(&self, binding: &Binding, pod: Option<&Pod>, hold: Option<Duration>) -> BindReview {
-        self.with(|scheduler, now| scheduler.review(binding, pod, hold.map(|hold| now + hold)))
+        self.with(Operation::Review, |scheduler, now| {
+            scheduler.review(binding, pod, hold.map(|hold| now + hold))
+        })
     }
 
     /// Returns the reviewed bindings whose hold has expired; the caller reads each pod and calls [`Engine::held_pod_read`]. Changes
     /// nothing. Bounded by the number of holds.
     pub fn holds_due(&self) -> Vec<Binding> {
-        self.with(|scheduler, now| scheduler.holds_due(now))
+        self.with(Operation::Review, |scheduler, now| scheduler.holds_due(now))
     }
 
     /// Ends an expired hold: releases the room, or charges the node that the pod is bound to. Keeps it if the pod could not be read.
     pub fn held_pod_read(&self, binding: &Binding, truth: &Truth) {
-        self.with(|scheduler, now| scheduler.held_pod_read(binding, truth, now));
+        self.with(Operation::Review, |scheduler, now| scheduler.held_pod_read(binding, truth, now));
     }
 
     /// Charges a pod of another scheduler to the wanted node if it fits; the caller then binds it and calls
     /// [`Engine::extender_bind_finished`]. `pod`: the pod, if the caller has just read it.
     pub fn begin_extender_bind(&self, wanted: &Binding, pod: Option<&Pod>) -> ExtenderBind {
-        self.with(|scheduler, _| scheduler.begin_extender_bind(wanted, pod))
+        self.with(Operation::ExtenderBind, |scheduler, _| scheduler.begin_extender_bind(wanted, pod))
     }
 
     /// Settles a bind of [`ExtenderBind::Begin`]: confirms the charge or releases it. To be called exactly once for each.
     pub fn extender_bind_finished(&self, binding: &Binding, outcome: &BindOutcome) {
-        self.with(|scheduler, _| scheduler.extender_bind_finished(binding, outcome));
+        self.with(Operation::ExtenderBind, |scheduler, _| scheduler.extender_bind_finished(binding, outcome));
     }
 }

@@ -1,13 +1,13 @@
 //! Leadership: whether this process decides, in which term, and for which share of the classes.
 
-use super::Engine;
+use super::{Engine, Operation};
 use crate::scheduler::Share;
 
 impl Engine {
     /// Leads in this term from now on; `None`: stops leading, while binds in flight settle on their own. Returns whether this process
     /// led before. Bounded by the number of waiting pods, which a new leader reports on.
     pub fn set_term(&self, term: Option<u64>) -> bool {
-        self.with(|scheduler, _| {
+        self.with(Operation::Leadership, |scheduler, _| {
             let before = scheduler.leading();
             match term {
                 Some(term) => scheduler.lead(term),
@@ -20,6 +20,6 @@ impl Engine {
     /// Schedules only the classes of this share from now on: queues waiting pods that it gains and withdraws those that it loses.
     /// Bounded by the number of waiting pods.
     pub fn set_share(&self, share: Share) {
-        self.with(|scheduler, now| scheduler.set_share(Some(share), now));
+        self.with(Operation::Leadership, |scheduler, now| scheduler.set_share(Some(share), now));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::Engine;
+use super::{Engine, Operation};
 use crate::scheduler::{Growth, GrowthError};
 use berth_model::NodeSize;
 
@@ -19,7 +19,7 @@ impl Engine {
         unsettled: Option<&Growth>,
         more: NodeSize,
     ) -> Result<Growth, GrowthError> {
-        self.with(|scheduler, _| match unsettled {
+        self.with(Operation::Resize, |scheduler, _| match unsettled {
             Some(unsettled) => scheduler.grow_instead(uid, unsettled, more),
             None => scheduler.grow_in_place(uid, more),
         })
@@ -27,6 +27,6 @@ impl Engine {
 
     /// Releases the growth of a resize that was not applied, unless a watch event has replaced it.
     pub fn take_growth_back(&self, uid: &Arc<str>, growth: &Growth) {
-        self.with(|scheduler, _| scheduler.take_growth_back(uid, growth));
+        self.with(Operation::Resize, |scheduler, _| scheduler.take_growth_back(uid, growth));
     }
 }

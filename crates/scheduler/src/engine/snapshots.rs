@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Engine;
+use super::{Engine, Operation};
 use crate::dispatch::Estimator;
 use crate::scheduler::{ForeignCounts, QueueLengths, QuotaStanding, Stats};
 use berth_model::{Amounts, Node};
@@ -27,7 +27,7 @@ pub struct Statistics {
 impl Engine {
     /// Returns all counters and sizes as of one time. Bounded by the number of waiting pods.
     pub fn statistics(&self) -> Statistics {
-        self.with(|scheduler, _| {
+        self.with(Operation::Snapshot, |scheduler, _| {
             let (pods, assumed) = scheduler.ledger().counts();
             Statistics {
                 counters: scheduler.stats().clone(),
@@ -46,22 +46,22 @@ impl Engine {
 
     /// Returns the use of the first `most` quotas by name. Bounded by `most`.
     pub fn quota_standings(&self, most: usize) -> Vec<QuotaStanding> {
-        self.with(|scheduler, _| scheduler.quota_standings(most))
+        self.with(Operation::Snapshot, |scheduler, _| scheduler.quota_standings(most))
     }
 
     /// Returns the latencies that the dispatcher has measured. Of a fixed size.
     pub fn estimator(&self) -> Estimator {
-        self.with(|scheduler, _| scheduler.estimator().clone())
+        self.with(Operation::Snapshot, |scheduler, _| scheduler.estimator().clone())
     }
 
     /// Returns all nodes. Bounded by their number: shares them, copies none.
     pub fn nodes(&self) -> Vec<Arc<Node>> {
-        self.with(|scheduler, _| scheduler.inventory().nodes().cloned().collect())
+        self.with(Operation::Snapshot, |scheduler, _| scheduler.inventory().nodes().cloned().collect())
     }
 
     /// Returns the requests that are charged to a node; `None`: it is unknown. Constant time.
     pub fn requested_on(&self, node: &str) -> Option<Amounts> {
-        self.with(|scheduler, _| {
+        self.with(Operation::Snapshot, |scheduler, _| {
             let inventory = scheduler.inventory();
             Some(inventory.row(inventory.find(node)?).requested)
         })
