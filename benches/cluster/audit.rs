@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use crate::workload::{Workload, index_in, is_victim};
+use crate::workload::{Workload, index_in, is_bystander};
 
 const POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
@@ -105,7 +105,7 @@ impl Decisions {
         let at: Timestamp = entry.stage_timestamp.parse()?;
         self.writes += 1;
         self.first_write = Some(self.first_write.map_or(at, |first| first.min(at)));
-        if is_victim(&entry.object_ref.name) {
+        if is_bystander(&entry.object_ref.name) {
             return Ok(());
         }
         let Some(index) = index_in(&entry.object_ref.name) else {

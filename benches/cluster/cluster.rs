@@ -1,5 +1,6 @@
 //! A fresh control plane full of waiting pods, and checks of where they were placed.
 
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,7 +11,9 @@ use berth_telemetry::process::usage_of;
 use berth_testenv::{ControlPlane, Options};
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -23,9 +26,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::audit;
+use crate::lived_in;
 use crate::workload::Size;
 use crate::workload::{
-    NODE_MEMORY_MIB, NODE_MILLI_CPU, NODE_PODS, Workload, index_in, is_victim, priority_class,
+    NODE_MEMORY_MIB, NODE_MILLI_CPU, NODE_PODS, Workload, index_in, is_bystander, priority_class,
 };
 
 const CREATIONS_IN_FLIGHT: usize = 48;
@@ -66,6 +70,14 @@ impl Cluster {
             install_kinds(&client).await?;
             create::<Allocation>(&Api::default_namespaced(client.clone()), allocations, progress).await?;
         }
+        if workload.lived_in {
+            progress.set_message("creating namespaces, controllers and Services");
+            create::<Namespace>(&Api::all(client.clone()), lived_in::namespaces(), progress).await?;
+            create_namespaced::<Service>(&client, lived_in::services(), progress).await?;
+            create_namespaced::<ReplicaSet>(&client, lived_in::replica_sets(), progress).await?;
+            create_namespaced::<StatefulSet>(&client, lived_in::stateful_sets(), progress).await?;
+            create_namespaced::<Pod>(&client, lived_in::coredns(), progress).await?;
+        }
         if workload.preempts {
             progress.set_message("filling nodes");
             let class = std::iter::once(priority_class());
@@ -76,7 +88,7 @@ impl Cluster {
         progress.set_message("creating pods");
         let pods =
             (0..workload.pod_count(size.pods)).map(|index| workload.pod_json(workload.pod(index), scheduler));
-        create::<Pod>(&Api::default_namespaced(client.clone()), pods, progress).await?;
+        create_namespaced::<Pod>(&client, pods, progress).await?;
         let cluster = Cluster { control_plane, client, audit_log, folder, workload, size };
         progress.set_message("waiting for quiet");
         cluster.await_quiet().await;
@@ -114,9 +126,10 @@ impl Cluster {
     pub async fn check_placements(&self) -> Result<()> {
         let pods = Api::<Pod>::all(self.client.clone()).list(&ListParams::default()).await?;
         let mut used = vec![[0; 3]; self.size.nodes];
+        let mut apart = HashSet::new();
         for pod in pods {
             let name = pod.metadata.name.unwrap_or_default();
-            if is_victim(&name) {
+            if is_bystander(&name) {
                 continue;
             }
             let pod_spec = index_in(&name).map(|index| self.workload.pod(index));
@@ -127,6 +140,10 @@ impl Cluster {
             };
             let index = index_in(&node).with_context(|| format!("an unknown node: {node}"))?;
             ensure!(self.workload.allows(pod_spec, index), "{name} must not be on {node}");
+            if self.workload.lived_in && lived_in::keeps_apart(lived_in::workload_of(pod_spec)) {
+                let is_alone = apart.insert((lived_in::workload_of(pod_spec), index));
+                ensure!(is_alone, "{name} is on {node} beside a pod that its anti-affinity excludes");
+            }
             let sums = &mut used[index];
             *sums = [sums[0] + pod_spec.milli_cpu, sums[1] + pod_spec.memory_mib, sums[2] + 1];
         }
@@ -163,13 +180,41 @@ async fn create<K>(
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned,
 {
+    create_in(|_| api.clone(), objects, progress).await
+}
+
+/// Creates objects in their namespaces, or in the default one.
+async fn create_namespaced<K>(
+    client: &Client,
+    objects: impl ExactSizeIterator<Item = Value>,
+    progress: &ProgressBar,
+) -> Result<()>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + Debug + Serialize + DeserializeOwned,
+{
+    let api = |object: &K| match object.namespace() {
+        Some(namespace) => Api::namespaced(client.clone(), &namespace),
+        None => Api::default_namespaced(client.clone()),
+    };
+    create_in(api, objects, progress).await
+}
+
+async fn create_in<K>(
+    api: impl Fn(&K) -> Api<K>,
+    objects: impl ExactSizeIterator<Item = Value>,
+    progress: &ProgressBar,
+) -> Result<()>
+where
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
     progress.set_length(objects.len() as u64);
     progress.set_position(0);
+    let api = &api;
     stream::iter(objects)
         .map(|object| async move {
-            api.create(&PostParams::default(), &serde_json::from_value(object)?)
-                .await
-                .map_err(anyhow::Error::from)
+            let object: K = serde_json::from_value(object)?;
+            api(&object).create(&PostParams::default(), &object).await.map_err(anyhow::Error::from)
         })
         .buffer_unordered(CREATIONS_IN_FLIGHT)
         .try_for_each(|_| async {

@@ -4,6 +4,7 @@
 
 mod audit;
 mod cluster;
+mod lived_in;
 mod measure;
 mod null_binder;
 mod report;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use berth_telemetry::process::{ProcessUsage, usage_of};
 use indicatif::ProgressBar;
 use jiff::Timestamp;
@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::audit::Decisions;
 use crate::cluster::Cluster;
+use crate::lived_in;
 use crate::subject::{Inner, Running, Subject};
 use crate::workload::{Size, Workload};
 
@@ -95,9 +96,14 @@ pub async fn measure(
     progress.set_length(pods as u64);
     progress.set_position(0);
     let started = Timestamp::now();
+    let churn = workload.lived_in.then(|| tokio::spawn(lived_in::churn(cluster.client.clone(), size.nodes)));
     let mut running = subject.start(&cluster).await?;
     await_decisions(&mut running, &mut decisions, pods, progress).await?;
     let decided = Sample::take(&cluster, &running)?;
+    if let Some(churn) = churn {
+        ensure!(!churn.is_finished(), "the pods of another scheduler could not be created");
+        churn.abort();
+    }
     let inner = running.inner().await?;
     let events_at_last_decision = cluster.event_count().await?;
 

@@ -34,16 +34,15 @@ pub async fn run(options: Options) -> Result<()> {
     let kubeconfig = Kubeconfig::read_from(&options.kubeconfig)?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let client = without_retries(config)?;
-    let pods = Api::<Pod>::default_namespaced(client.clone());
-    let events = options.events.then(|| Api::<Event>::default_namespaced(client.clone()));
     let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await?;
     let nodes: Vec<String> = nodes.into_iter().map(|node| node.name_any()).collect();
     let list = Api::<Pod>::all(client.clone()).list(&ListParams::default()).await?;
     let version = list.metadata.resource_version.clone().unwrap_or_default();
-    let watch = tokio::spawn(watch(client, version));
-    let binds = list.items.iter().zip(nodes.iter().cycle());
+    let watch = tokio::spawn(watch(client.clone(), version));
+    let is_pending = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
+    let binds = list.items.iter().filter(is_pending).zip(nodes.iter().cycle());
     stream::iter(binds)
-        .map(|(pod, node)| bind(&pods, events.as_ref(), pod, node))
+        .map(|(pod, node)| bind(&client, options.events, pod, node))
         .buffer_unordered(BINDS_IN_FLIGHT)
         .try_collect::<()>()
         .await?;
@@ -61,8 +60,9 @@ async fn watch(client: Client, version: String) -> Result<()> {
     std::future::pending().await
 }
 
-async fn bind(pods: &Api<Pod>, events: Option<&Api<Event>>, pod: &Pod, node: &str) -> Result<()> {
-    let name = pod.name_any();
+async fn bind(client: &Client, with_event: bool, pod: &Pod, node: &str) -> Result<()> {
+    let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
+    let pods = Api::<Pod>::namespaced(client.clone(), &namespace);
     let binding = Binding {
         metadata: ObjectMeta {
             name: Some(name.clone()),
@@ -79,7 +79,8 @@ async fn bind(pods: &Api<Pod>, events: Option<&Api<Event>>, pod: &Pod, node: &st
         .create_subresource("binding", &name, &PostParams::default(), &binding)
         .await
         .with_context(|| format!("binding {name}"))?;
-    if let Some(events) = events {
+    if with_event {
+        let events = Api::<Event>::namespaced(client.clone(), &namespace);
         events.create(&PostParams::default(), &event(pod, node)).await?;
     }
     Ok(())

@@ -161,6 +161,9 @@ fn inner_table(groups: &[Group<'_>]) -> Option<String> {
         "events waiting",
         "events dropped",
         "CPU us/pod so far",
+        "lock p99.9 ms",
+        "longest ms",
+        "in",
     ];
     let rows: Vec<_> = groups
         .iter()
@@ -168,6 +171,9 @@ fn inner_table(groups: &[Group<'_>]) -> Option<String> {
         .map(|group| {
             let median = |of: fn(&crate::subject::Inner) -> f64| {
                 thousands(group.median(|run| run.inner.as_ref().map_or(f64::NAN, of)))
+            };
+            let millis = |of: fn(&crate::subject::Inner) -> f64| {
+                format!("{:.2}", group.median(|run| run.inner.as_ref().map_or(f64::NAN, of)))
             };
             vec![
                 group.workload.name.to_owned(),
@@ -179,10 +185,20 @@ fn inner_table(groups: &[Group<'_>]) -> Option<String> {
                 median(|inner| inner.reports_waiting),
                 median(|inner| inner.reports_dropped),
                 thousands(group.median(|run| run.cpu_us_per_pod_at_last_decision)),
+                millis(|inner| inner.lock_p999_ms),
+                millis(|inner| inner.lock_longest_ms),
+                longest_in(group),
             ]
         })
         .collect();
     (!rows.is_empty()).then(|| table(&header, 1, rows.into_iter()))
+}
+
+/// Returns the operation that held the lock longest in any run.
+fn longest_in(group: &Group<'_>) -> String {
+    let inner = group.runs.iter().filter_map(|run| run.inner.as_ref());
+    let longest = inner.max_by(|a, b| a.lock_longest_ms.total_cmp(&b.lock_longest_ms));
+    longest.map(|inner| inner.lock_longest_in.clone()).unwrap_or_default()
 }
 
 /// Formats a markdown table that is readable as text: the first `names` columns left-aligned, numbers right-aligned.

@@ -85,7 +85,7 @@ pub struct Running {
 }
 
 /// berth's own counters.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Inner {
     pub list_hits: f64,
     pub list_misses: f64,
@@ -93,6 +93,11 @@ pub struct Inner {
     pub conflicts: f64,
     pub reports_waiting: f64,
     pub reports_dropped: f64,
+    /// Upper bound of the bucket that holds the 99.9th percentile of the times under the engine's lock, in milliseconds.
+    pub lock_p999_ms: f64,
+    /// Longest time under the engine's lock, in milliseconds, and the operation.
+    pub lock_longest_ms: f64,
+    pub lock_longest_in: String,
 }
 
 impl Running {
@@ -111,6 +116,8 @@ impl Running {
                 .find_map(|line| line.strip_prefix(name)?.trim_start_matches("{}").strip_prefix(' '));
             Ok(line.with_context(|| format!("berth has no metric {name}"))?.parse()?)
         };
+        let holds = labelled(&text, "berth_engine_lock_hold_longest_seconds");
+        let (longest_in, longest) = holds.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default();
         Ok(Some(Inner {
             list_hits: value(r#"berth_cache_lookups_total{level="list",result="hit"}"#)?,
             list_misses: value(r#"berth_cache_lookups_total{level="list",result="miss"}"#)?,
@@ -120,6 +127,33 @@ impl Running {
             conflicts: value("berth_placement_conflicts_total")?,
             reports_waiting: value("berth_reports_waiting")?,
             reports_dropped: value(r#"berth_reports_total{result="dropped"}"#)?,
+            lock_p999_ms: lock_percentile(&text, 0.999).context("berth has no histogram of its lock")? * 1e3,
+            lock_longest_ms: longest * 1e3,
+            lock_longest_in: longest_in.split('"').nth(1).unwrap_or_default().to_owned(),
         }))
     }
+}
+
+/// Returns the labels and the value of each sample of a metric.
+fn labelled<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
+    text.lines().filter_map(move |line| {
+        let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.split_once("} ")?;
+        Some((labels, value.split(' ').next()?.parse().ok()?))
+    })
+}
+
+/// Returns the upper bound of the bucket with this percentile of the times under the lock, in seconds.
+fn lock_percentile(text: &str, percentile: f64) -> Option<f64> {
+    let mut buckets: Vec<(f64, f64)> = Vec::new();
+    for (labels, count) in labelled(text, "berth_engine_lock_hold_seconds_bucket") {
+        let le = labels.split("le=\"").nth(1)?.split('"').next()?;
+        let le = if le == "+Inf" { f64::INFINITY } else { le.parse().ok()? };
+        match buckets.iter_mut().find(|(known, _)| *known == le) {
+            Some((_, sum)) => *sum += count,
+            None => buckets.push((le, count)),
+        }
+    }
+    buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let all = buckets.last()?.1;
+    buckets.iter().find(|(_, count)| *count >= percentile * all).map(|(le, _)| *le)
 }

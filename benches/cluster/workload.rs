@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::lived_in;
+
 /// Size of a benchmark.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Size {
@@ -30,6 +32,8 @@ pub struct Workload {
     pub gang: usize,
     /// Every node is full of a pod of lower priority, which must be evicted for each of the pods.
     pub preempts: bool,
+    /// Pods, controllers, Services and bystanders as in [`crate::lived_in`].
+    pub lived_in: bool,
 }
 
 /// The zones that required node affinity allows a pod.
@@ -67,6 +71,7 @@ const PLAIN: Workload = Workload {
     hopeless: false,
     gang: 0,
     preempts: false,
+    lived_in: false,
 };
 
 pub const WORKLOADS: &[Workload] = &[
@@ -129,11 +134,20 @@ pub const WORKLOADS: &[Workload] = &[
         preempts: true,
         ..PLAIN
     },
+    Workload {
+        name: "lived-in",
+        about: "500 workloads in 50 namespaces with controllers and Services (default spreading applies), three tenths of \
+                them with pod anti-affinity, a tenth with soft zone spread, a tenth StatefulSets; a CoreDNS; 25 pods/s of \
+                another scheduler come and go",
+        sizes: lived_in::WORKLOADS,
+        lived_in: true,
+        ..PLAIN
+    },
 ];
 
 pub const ZONES: usize = 3;
-const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 const TAINT_KEY: &str = "dedicated";
 pub const NODE_MILLI_CPU: usize = 4_000;
 pub const NODE_MEMORY_MIB: usize = 32 << 10;
@@ -217,6 +231,9 @@ impl Workload {
     }
 
     pub fn pod_json(&self, pod: Pod, scheduler: &str) -> Value {
+        if self.lived_in {
+            return lived_in::pod_json(pod, scheduler);
+        }
         let requests = json!({
             "cpu": format!("{}m", pod.milli_cpu),
             "memory": format!("{}Mi", pod.memory_mib),
@@ -348,7 +365,7 @@ fn zone_name(zone: usize) -> String {
 }
 
 /// Returns a name. Lists are ordered by name: the zeros keep interleaved classes interleaved.
-fn pod_name(index: usize) -> String {
+pub fn pod_name(index: usize) -> String {
     format!("pod-{index:06}")
 }
 
@@ -356,13 +373,13 @@ fn gang_name(index: usize) -> String {
     format!("gang-{index:06}")
 }
 
-fn node_name(index: usize) -> String {
+pub fn node_name(index: usize) -> String {
     format!("node-{index:06}")
 }
 
-/// Whether the pod of this name is one of [`Workload::victims`].
-pub fn is_victim(name: &str) -> bool {
-    name.starts_with(VICTIM)
+/// Whether the pod of this name is not to be scheduled: one of [`Workload::victims`], or of another scheduler.
+pub fn is_bystander(name: &str) -> bool {
+    name.starts_with(VICTIM) || name.starts_with(lived_in::FOREIGN)
 }
 
 /// Returns the priority class of the pods that preempt.
