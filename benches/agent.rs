@@ -15,9 +15,10 @@ use berth_model::{
 };
 use berth_rightsizing::correlate::{CorrelatedResource, CorrelationSettings, Correlations, Window};
 use berth_scheduler::agent::{Agent, AgentChoice, AgentConfig, CacheLimits, Rng};
-use berth_scheduler::class::{Class, Classifier};
+use berth_scheduler::class::{Class, ClassContext, Classifier};
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::inventory::{Ledger, NodeId, Row};
+use berth_scheduler::live_selectors::LiveSelectors;
 use berth_scheduler::placement::BindOutcome;
 use berth_scheduler::rules::{PlacementSettings, still_admits};
 use berth_scheduler::scheduler::{Action, Scheduler, SchedulerConfig, Settled};
@@ -272,7 +273,8 @@ impl Bench {
         }
         let wide = PlacementSettings { candidate_width: 10, ..PlacementSettings::default() };
         let (spec, identity) = (class.spec.clone(), Identity::default());
-        let wide = self.classifier.classify_under(wide.into(), &spec, &identity, 0);
+        let context = ClassContext { placement: wide.into(), ..ClassContext::default() };
+        let wide = self.classifier.classify_in(context, &spec, &identity, 0);
         let times = self.hit(&wide, 1, repeat);
         self.report_us("hit, 1 changed: catch up + choose among the best 10", None, times);
         let class = self.class(choosy(100));
@@ -433,13 +435,14 @@ fn selectors(nodes: usize, repeat: usize) {
         ledger.apply_node(node(at, &mut texts));
     });
     let mates: Vec<_> = (0..APPS).map(|app| mate(app, &mut texts)).collect();
-    mates.iter().for_each(|(spec, _)| {
-        classifier.note_terms(&spec.pod_affinity);
-    });
+    let mut live = LiveSelectors::default();
+    mates.iter().for_each(|(spec, _)| live.add(&spec.pod_affinity));
     let apps: Vec<(Arc<Class>, Holding)> = (mates.into_iter())
         .map(|(spec, peer)| {
             let holding = Holding { usage: spec.usage.clone(), peer: peer.clone(), ..Holding::default() };
-            (classifier.classify(&Arc::new(spec), &peer.identity, 0), holding)
+            let context =
+                ClassContext { selected_by: live.selecting(&peer.identity), ..ClassContext::default() };
+            (classifier.classify_in(context, &Arc::new(spec), &peer.identity, 0), holding)
         })
         .collect();
     let mut agent = new_agent();

@@ -294,7 +294,7 @@ pub(super) fn of_domains(
         let refuses = |pod: &Pod, world: &World| {
             world.peer(pod).is_some_and(|peer| {
                 let terms = peer.affinity.required_anti.iter();
-                let mut meant = terms.filter(|term| term.selector.matches(&class.identity));
+                let mut meant = terms.filter(|term| class.selected_by.refusing.contains(&term.selector));
                 meant.any(|term| together(world, pod, &node, &term.topology_key))
             })
         };

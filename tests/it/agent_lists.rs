@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use berth_model::{Amounts, Holding, Identity, Node, Packing, Peer, PodSpec, Preference, Usage};
 use berth_scheduler::agent::{Agent, AgentChoice, AgentConfig, CacheLimits};
-use berth_scheduler::class::{Class, Classifier};
+use berth_scheduler::class::{Class, ClassContext, Classifier};
 use berth_scheduler::invariants::same_list;
 use berth_scheduler::inventory::{Ledger, NodeId, Revision, Row};
+use berth_scheduler::live_selectors::LiveSelectors;
 use berth_scheduler::rules::{
     CellLimit, PlacementSettings, PreferenceOrder, Reasons, rank_uncached, still_admits,
 };
@@ -101,9 +102,8 @@ impl World {
     fn new(templates: Vec<(PodSpec, Peer)>, limits: CacheLimits, placement: PlacementSettings) -> Self {
         let placement = Arc::new(placement);
         let mut classifier = Classifier::new(placement.clone());
-        templates.iter().for_each(|(spec, _)| {
-            classifier.note_terms(&spec.pod_affinity);
-        });
+        let mut selectors = LiveSelectors::default();
+        templates.iter().for_each(|(spec, _)| selectors.add(&spec.pod_affinity));
         let holding = |(spec, peer): &(PodSpec, Peer)| Holding {
             usage: spec.usage.clone(),
             peer: Arc::new(peer.clone()),
@@ -120,8 +120,9 @@ impl World {
                 .map(|(at, (spec, peer))| {
                     // Every other class repeats its preferred terms as hints.
                     let hints = spec.pod_affinity.preferred.iter().filter(|_| at % 2 == 1).cloned().collect();
-                    let (placement, spec) = (placement.clone(), Arc::new(spec));
-                    classifier.classify_hinted(placement, hints, &spec, &peer.identity, 0)
+                    let selected_by = selectors.selecting(&peer.identity);
+                    let context = ClassContext { placement: placement.clone(), hints, selected_by };
+                    classifier.classify_in(context, &Arc::new(spec), &peer.identity, 0)
                 })
                 .collect(),
             holdings,

@@ -1,21 +1,20 @@
 //! Pod classes: groups of pods that every rule treats alike.
 //!
 //! The key of a class is the whole [`PodSpec`] in canonical form, which holds exactly the fields of the pod that rules
-//! read, plus the parts of the pod's namespace and labels that affinity terms of other pods may read. Labels that no
-//! such term names are left out, so that the pods of a StatefulSet, each labelled with its own name, are one class.
+//! read, plus the selectors in affinity terms of known pods that select it. The pod's own labels are no part of it, so
+//! that the pods of a StatefulSet, each labelled with its own name, are one class.
 //! Each cached rule has a trait, the part of the spec that it reads; classes with an equal trait share that rule's
 //! answers. The placement settings of a pod's policy and its hints are part of its class, too: when these change, the
 //! pods get another class, so that no ranked list becomes wrong.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::hints::Terms;
+use crate::live_selectors::SelectedBy;
 use crate::rules::{CachedRule, PlacementSettings};
-use berth_model::{
-    Identity, Labels, NodeAffinity, NodeSelectorTerm, PodAffinity, PodSpec, Toleration, VolumeZone,
-};
+use berth_model::{Identity, Labels, NodeAffinity, NodeSelectorTerm, PodSpec, Toleration, VolumeZone};
 
 /// Identifies a class within the process; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,8 +29,8 @@ pub struct TraitId(pub u64);
 pub struct Class {
     pub id: ClassId,
     pub spec: Arc<PodSpec>,
-    /// The part of the pods' identity that affinity terms of other pods read.
-    pub identity: Identity,
+    /// Selectors in the affinity terms of known pods that select these pods.
+    pub selected_by: SelectedBy,
     /// Each of these pods matches its own required affinity: the first of them needs no other pod.
     pub self_affine: bool,
     /// Capacity reserved for pods with lower priority is available to these pods. The same for all pods while nothing
@@ -55,11 +54,25 @@ impl Class {
     /// Returns whether the valid nodes of its pods depend on pods on other nodes.
     pub fn looks_at_pods(&self) -> bool {
         let spec = &self.spec;
-        // Terms of other pods can only select pods whose namespace is part of their class.
-        let named = self.identity != Identity::default();
         let cells = self.placement.limit.as_ref().is_some_and(|limit| limit.topology_key.is_some());
         let hinted = !self.hints.is_empty();
-        named || cells || hinted || !spec.pod_affinity.is_empty() || !spec.spread.constraints.is_empty()
+        !self.selected_by.is_empty()
+            || cells
+            || hinted
+            || !spec.pod_affinity.is_empty()
+            || !spec.spread.constraints.is_empty()
+    }
+
+    /// Returns whether pods on other nodes can make a node invalid for its pods. Otherwise they only affect the order of
+    /// the nodes.
+    pub fn is_excluded_by_pods(&self) -> bool {
+        let (spec, affinity) = (&self.spec, &self.spec.pod_affinity);
+        let cells = self.placement.limit.as_ref().is_some_and(|limit| limit.topology_key.is_some());
+        cells
+            || !self.selected_by.refusing.is_empty()
+            || !affinity.required.is_empty()
+            || !affinity.required_anti.is_empty()
+            || spec.spread.constraints.iter().any(|constraint| constraint.hard)
     }
 
     /// Returns whether the arrival of a pod like this may make nodes valid for the class: it matches the class's
@@ -72,18 +85,18 @@ impl Class {
     }
 
     /// Returns a number that is the same for the same class in every process of this program. It ignores priorities, as
-    /// only a process with reservations distinguishes classes by them, and policies and hints, which do not reach all
-    /// processes at once.
+    /// only a process with reservations distinguishes classes by them, and policies, hints and the terms of other pods,
+    /// which do not reach all processes at once.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (&self.spec, &self.identity, self.self_affine).hash(&mut hasher);
+        (&self.spec, self.self_affine).hash(&mut hasher);
         hasher.finish()
     }
 
     fn key(&self) -> ClassKey {
         ClassKey {
             spec: self.spec.clone(),
-            identity: self.identity.clone(),
+            selected_by: self.selected_by.clone(),
             self_affine: self.self_affine,
             priority: self.priority,
             placement: self.placement.clone(),
@@ -112,42 +125,27 @@ enum Trait {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ClassKey {
     spec: Arc<PodSpec>,
-    identity: Identity,
+    selected_by: SelectedBy,
     self_affine: bool,
     priority: i32,
     placement: Arc<PlacementSettings>,
     hints: Terms,
 }
 
-/// Labels that are named in the terms of any pod. Only grows.
-#[derive(Debug, Default)]
-struct Named {
-    terms: bool,
-    label_keys: BTreeSet<Arc<str>>,
-    namespace_label_keys: BTreeSet<Arc<str>>,
-}
-
-impl Named {
-    fn of(&self, pod: &Identity) -> Identity {
-        if !self.terms {
-            return Identity::default();
-        }
-        let only = |labels: &Labels, keys: &BTreeSet<Arc<str>>| {
-            labels.pairs().filter(|(key, _)| keys.contains(key)).cloned().collect()
-        };
-        Identity {
-            namespace: pod.namespace.clone(),
-            namespace_labels: only(&pod.namespace_labels, &self.namespace_label_keys),
-            labels: only(&pod.labels, &self.label_keys),
-        }
-    }
+/// What determines the class of a pod besides its spec and priority.
+#[derive(Debug, Clone, Default)]
+pub struct ClassContext {
+    /// Settings of the policy that governs it.
+    pub placement: Arc<PlacementSettings>,
+    /// Additional terms from hints.
+    pub hints: Terms,
+    pub selected_by: SelectedBy,
 }
 
 /// Assigns classes to pods. Remembers the classes in use and a bounded number of recently used ones.
 #[derive(Debug, Default)]
 pub struct Classifier {
     classes: HashMap<ClassKey, Arc<Class>>,
-    named: Named,
     /// Settings for pods without a policy.
     placement: Arc<PlacementSettings>,
     /// Some node had a reservation.
@@ -168,67 +166,31 @@ impl Classifier {
         Classifier { placement, ..Classifier::default() }
     }
 
-    /// Records the labels that the terms of a pod read. Returns whether any is new: then pods classified before may
-    /// belong to other classes now.
-    pub fn note_terms(&mut self, affinity: &PodAffinity) -> bool {
-        if affinity.is_empty() {
-            return false;
-        }
-        let named = &mut self.named;
-        let mut news = !std::mem::replace(&mut named.terms, true);
-        for term in affinity.terms() {
-            let selector = &term.selector;
-            for (keys, into) in [
-                (&selector.labels, &mut named.label_keys),
-                (&selector.namespace_selector, &mut named.namespace_label_keys),
-            ] {
-                for key in keys.keys() {
-                    if !into.contains(key) {
-                        news |= into.insert(key.clone());
-                    }
-                }
-            }
-        }
-        news
-    }
-
-    /// Records that a node has a reservation. Returns whether this is new, as for [`Classifier::note_terms`]. It is
-    /// never reset: under load, reservations recur.
+    /// Records that a node has a reservation. Returns whether this is new: then pods classified before may
+    /// belong to other classes now. It is never reset: under load, reservations recur.
     pub fn note_reservations(&mut self) -> bool {
         !std::mem::replace(&mut self.reservations, true)
     }
 
-    /// Returns the class of a pod with this spec and identity.
+    /// Returns the class of a pod with this spec and identity that no policy, hint or term of other pods concerns.
     pub fn classify(&mut self, spec: &Arc<PodSpec>, pod: &Identity, priority: i32) -> Arc<Class> {
-        let placement = self.placement.clone();
-        self.classify_under(placement, spec, pod, priority)
+        let context = ClassContext { placement: self.placement.clone(), ..ClassContext::default() };
+        self.classify_in(context, spec, pod, priority)
     }
 
-    /// Returns the class of a pod under a policy.
-    pub fn classify_under(
+    /// Returns the class of a pod in this context.
+    pub fn classify_in(
         &mut self,
-        placement: Arc<PlacementSettings>,
+        context: ClassContext,
         spec: &Arc<PodSpec>,
         pod: &Identity,
         priority: i32,
     ) -> Arc<Class> {
-        self.classify_hinted(placement, Terms::default(), spec, pod, priority)
-    }
-
-    /// Returns the class of a pod with additional terms from hints.
-    pub fn classify_hinted(
-        &mut self,
-        placement: Arc<PlacementSettings>,
-        hints: Terms,
-        spec: &Arc<PodSpec>,
-        pod: &Identity,
-        priority: i32,
-    ) -> Arc<Class> {
+        let ClassContext { placement, hints, selected_by } = context;
         let priority = if self.reservations { priority } else { 0 };
         let required = &spec.pod_affinity.required;
         let self_affine = !required.is_empty() && required.iter().all(|term| term.selector.matches(pod));
-        let identity = self.named.of(pod);
-        let key = ClassKey { spec: spec.clone(), identity, self_affine, priority, placement, hints };
+        let key = ClassKey { spec: spec.clone(), selected_by, self_affine, priority, placement, hints };
         if let Some(class) = self.classes.get(&key) {
             return class.clone();
         }
@@ -242,7 +204,7 @@ impl Classifier {
         let class = Arc::new(Class {
             id: ClassId(self.next_class),
             spec: spec.clone(),
-            identity: key.identity.clone(),
+            selected_by: key.selected_by.clone(),
             self_affine,
             priority,
             placement: key.placement.clone(),
@@ -322,7 +284,10 @@ fn trait_of(rule: CachedRule, spec: &PodSpec) -> Option<Trait> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_model::{LabelSelector, Operator, PodSelector, PodTerm, Requirement, WeightedPodTerm};
+    use crate::live_selectors::LiveSelectors;
+    use berth_model::{
+        LabelSelector, Operator, PodAffinity, PodSelector, PodTerm, Requirement, WeightedPodTerm,
+    };
 
     fn with_images(images: &[&str]) -> Arc<PodSpec> {
         Arc::new(PodSpec { images: images.iter().map(|i| Arc::from(*i)).collect(), ..PodSpec::default() })
@@ -371,22 +336,34 @@ mod tests {
     }
 
     #[test]
-    fn only_labels_named_by_a_pods_term_separate_classes() {
-        let mut classifier = Classifier::default();
+    fn only_selectors_that_select_a_pod_separate_classes_and_its_own_labels_never() {
+        let (mut classifier, mut live) = (Classifier::default(), LiveSelectors::default());
         let spec = Arc::new(PodSpec::default());
         let one = pod("x", &[("app", "db"), ("pod-name", "db-0")]);
         let two = pod("y", &[("app", "web"), ("pod-name", "web-0")]);
         let three = pod("x", &[("app", "db"), ("pod-name", "db-1")]);
-        let class = |classifier: &mut Classifier, pod| classifier.classify(&spec, pod, 0).id;
-        assert_eq!(class(&mut classifier, &one), class(&mut classifier, &two));
+        let class = |classifier: &mut Classifier, live: &LiveSelectors, pod| {
+            let context = ClassContext { selected_by: live.selecting(pod), ..ClassContext::default() };
+            classifier.classify_in(context, &spec, pod, 0)
+        };
+        let plain = class(&mut classifier, &live, &one);
+        assert_eq!(plain.id, class(&mut classifier, &live, &two).id);
         let affinity = PodAffinity { required_anti: [term("app")].into(), ..PodAffinity::default() };
-        assert!(classifier.note_terms(&affinity));
-        assert!(!classifier.note_terms(&affinity));
-        assert_ne!(class(&mut classifier, &one), class(&mut classifier, &two));
-        assert_eq!(class(&mut classifier, &one), class(&mut classifier, &three));
+        live.add(&affinity);
+        assert_eq!(
+            plain.id,
+            class(&mut classifier, &live, &two).id,
+            "a term about others' pods changes nothing"
+        );
+        let selected = class(&mut classifier, &live, &one);
+        assert!(selected.looks_at_pods() && !plain.looks_at_pods());
+        assert_eq!(selected.id, class(&mut classifier, &live, &three).id);
+        // A term that reads a label unlike for each pod selects all of them: still one class.
         let preferred = [WeightedPodTerm { weight: 1, term: term("pod-name") }].into();
-        assert!(classifier.note_terms(&PodAffinity { preferred, ..PodAffinity::default() }));
-        assert_ne!(class(&mut classifier, &one), class(&mut classifier, &three));
+        live.add(&PodAffinity { preferred, ..PodAffinity::default() });
+        assert_eq!(class(&mut classifier, &live, &one).id, class(&mut classifier, &live, &three).id);
+        live.remove(&affinity);
+        assert_ne!(class(&mut classifier, &live, &one).id, selected.id);
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod gang;
 pub mod hints;
 pub mod invariants;
 pub mod inventory;
+pub mod live_selectors;
 pub mod objects;
 pub mod placement;
 pub mod policy;

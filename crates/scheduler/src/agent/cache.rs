@@ -336,7 +336,7 @@ fn objects_of<'a>(objects: &'a HashMap<ObjectKey, ObjectEntry>, class: &Class) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::class::Classifier;
+    use crate::class::{ClassContext, Classifier};
     use crate::inventory::Ledger;
     use crate::rules::PlacementSettings;
     use berth_model::{Identity, Labels, Node, PodSpec};
@@ -438,7 +438,8 @@ mod tests {
         let placement = Arc::new(placement);
         let [a, b, c] = ["1", "2", "3"].map(|b| {
             let spec = class(&mut classifier, "a", b).spec.clone();
-            classifier.classify_under(placement.clone(), &spec, &Identity::default(), 0)
+            let context = ClassContext { placement: placement.clone(), ..ClassContext::default() };
+            classifier.classify_in(context, &spec, &Identity::default(), 0)
         });
         let mut cache = Cache::new(CacheLimits::unlimited());
         for class in [&free, &a, &b, &a, &c] {

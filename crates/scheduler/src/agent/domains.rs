@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::kinds::{ByPods, KindIndex};
 use super::view::View;
 use crate::inventory::{NodeId, Peers, Revision};
-use crate::rules::counted::{Counted, TopologyKey};
+use crate::live_selectors::SelectedBy;
+use crate::rules::counted::{Counted, Eligible, TopologyKey};
 use crate::rules::{CellLoad, inter_pod_affinity};
-use berth_model::{Identity, Node, Peer};
+use berth_model::{Node, Peer};
 
 /// Index of a topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -138,23 +140,55 @@ impl Topology {
 struct Count {
     counted: Counted,
     topology: TopologyId,
-    /// Pods per domain; grows on demand.
-    pods: Vec<i64>,
+    /// `None`: pods on all nodes count.
+    scope: Option<ScopeId>,
+    pods: DomainCounts,
     total: i64,
-    /// Set only for counts limited to some nodes.
-    eligible: Option<EligibleNodes>,
+    /// Number of domains for each pod count except 0. Only with a scope: its pods are all on its nodes.
+    histogram: BTreeMap<i64, u32>,
     users: usize,
 }
 
-#[derive(Debug, Default)]
-struct EligibleNodes {
+/// Index of a scope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct ScopeId(u32);
+
+/// The eligible nodes of a topology. Shared by all counts that are limited to the same nodes.
+#[derive(Debug)]
+struct Scope {
+    topology: TopologyId,
+    eligible: Box<Eligible>,
     /// Whether each node is eligible.
     is: Vec<bool>,
     /// Eligible nodes per domain.
     nodes: Vec<u32>,
-    /// Number of domains with eligible nodes for each pod count.
-    histogram: BTreeMap<i64, u32>,
+    /// Number of domains with eligible nodes.
     domains: usize,
+    users: usize,
+}
+
+impl Scope {
+    fn enter(&mut self, id: NodeId, node: &Node, domain: Domain) {
+        let is = domain != NO_DOMAIN && self.eligible.admits(node);
+        *slot(&mut self.is, id.index()) = is;
+        if is {
+            let nodes = slot(&mut self.nodes, domain as usize);
+            *nodes += 1;
+            self.domains += usize::from(*nodes == 1);
+        }
+    }
+
+    fn leave(&mut self, id: NodeId, domain: Domain) {
+        if std::mem::take(slot(&mut self.is, id.index())) {
+            let nodes = &mut self.nodes[domain as usize];
+            *nodes -= 1;
+            self.domains -= usize::from(*nodes == 0);
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.is.capacity() + self.nodes.capacity() * size_of::<u32>()
+    }
 }
 
 fn at<T: Copy + Default>(values: &[T], index: usize) -> T {
@@ -168,76 +202,108 @@ fn slot<T: Clone + Default>(values: &mut Vec<T>, index: usize) -> &mut T {
     &mut values[index]
 }
 
+/// Pods per domain. Most counts are those of one workload, whose pods are in few of many domains: these are kept alone.
+#[derive(Debug)]
+enum DomainCounts {
+    /// The domains with another count than 0, sorted.
+    Sparse(Vec<(Domain, i64)>),
+    /// All domains; grows on demand.
+    Dense { pods: Vec<i64>, occupied: usize },
+}
+
+/// Beyond this, finding a place among the domains takes longer than keeping them all.
+const MOST_SPARSE: usize = 1024;
+
+impl DomainCounts {
+    fn get(&self, domain: Domain) -> i64 {
+        match self {
+            DomainCounts::Sparse(known) => {
+                known.binary_search_by_key(&domain, |(known, _)| *known).map_or(0, |at| known[at].1)
+            }
+            DomainCounts::Dense { pods, .. } => at(pods, domain as usize),
+        }
+    }
+
+    fn set(&mut self, domain: Domain, count: i64) {
+        match self {
+            DomainCounts::Sparse(known) => {
+                match (known.binary_search_by_key(&domain, |(known, _)| *known), count) {
+                    (Ok(at), 0) => {
+                        known.remove(at);
+                    }
+                    (Ok(at), _) => known[at].1 = count,
+                    (Err(_), 0) => {}
+                    (Err(at), _) => known.insert(at, (domain, count)),
+                }
+                if known.len() > MOST_SPARSE {
+                    let mut pods = Vec::new();
+                    known.iter().for_each(|(domain, count)| *slot(&mut pods, *domain as usize) = *count);
+                    *self = DomainCounts::Dense { occupied: known.len(), pods };
+                }
+            }
+            DomainCounts::Dense { pods, occupied } => {
+                let known = slot(pods, domain as usize);
+                *occupied = *occupied + usize::from(count != 0) - usize::from(*known != 0);
+                *known = count;
+            }
+        }
+    }
+
+    /// Returns the number of domains with another count than 0.
+    fn occupied(&self) -> usize {
+        match self {
+            DomainCounts::Sparse(known) => known.len(),
+            DomainCounts::Dense { occupied, .. } => *occupied,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            DomainCounts::Sparse(known) => known.capacity() * size_of::<(Domain, i64)>(),
+            DomainCounts::Dense { pods, .. } => pods.capacity() * size_of::<i64>(),
+        }
+    }
+}
+
 impl Count {
-    /// Adds `by` pods on this node, which is in this domain.
-    fn add(&mut self, node: NodeId, domain: Domain, by: i64) {
-        if domain == NO_DOMAIN || by == 0 {
-            return;
-        }
-        if let Some(eligible) = &mut self.eligible {
-            if !at(&eligible.is, node.index()) {
-                return;
-            }
-            let before = at(&self.pods, domain as usize);
-            eligible.move_domain(before, before + by);
-        }
-        *slot(&mut self.pods, domain as usize) += by;
+    /// Adds `by` pods in this domain.
+    fn add(&mut self, domain: Domain, by: i64) {
+        let before = self.pods.get(domain);
+        let after = before + by;
+        self.pods.set(domain, after);
         self.total += by;
-    }
-
-    /// Adds a node without its pods.
-    fn enter(&mut self, id: NodeId, node: &Node, domain: Domain) {
-        let Some(eligible) = &mut self.eligible else {
-            return;
-        };
-        let is = domain != NO_DOMAIN && self.counted.nodes.as_ref().is_none_or(|nodes| nodes.admits(node));
-        *slot(&mut eligible.is, id.index()) = is;
-        if is {
-            let nodes = slot(&mut eligible.nodes, domain as usize);
-            *nodes += 1;
-            if *nodes == 1 {
-                eligible.domains += 1;
-                *eligible.histogram.entry(at(&self.pods, domain as usize)).or_default() += 1;
+        if self.scope.is_some() {
+            if let Some(domains) = self.histogram.get_mut(&before) {
+                *domains -= 1;
+                if *domains == 0 {
+                    self.histogram.remove(&before);
+                }
             }
-        }
-    }
-
-    /// Removes a node whose pods have been removed already.
-    fn leave(&mut self, id: NodeId, domain: Domain) {
-        let Some(eligible) = &mut self.eligible else {
-            return;
-        };
-        if std::mem::take(slot(&mut eligible.is, id.index())) {
-            let nodes = &mut eligible.nodes[domain as usize];
-            *nodes -= 1;
-            if *nodes == 0 {
-                eligible.domains -= 1;
-                eligible.drop_domain(at(&self.pods, domain as usize));
+            if after != 0 {
+                *self.histogram.entry(after).or_default() += 1;
             }
         }
     }
 
     fn bytes(&self) -> usize {
-        let eligible = self.eligible.as_ref();
-        self.pods.capacity() * size_of::<i64>()
-            + eligible.map_or(0, |e| e.is.capacity() + e.nodes.capacity() * size_of::<u32>())
+        size_of::<Count>() + self.pods.bytes() + self.histogram.len() * 4 * size_of::<i64>()
     }
 }
 
-impl EligibleNodes {
-    fn move_domain(&mut self, from: i64, to: i64) {
-        self.drop_domain(from);
-        *self.histogram.entry(to).or_default() += 1;
-    }
+/// Counts to which a kind of pods typically contributes, for the estimate of their size.
+const TYPICAL_ADDS: usize = 4;
 
-    fn drop_domain(&mut self, pods: i64) {
-        if let Some(domains) = self.histogram.get_mut(&pods) {
-            *domains -= 1;
-            if *domains == 0 {
-                self.histogram.remove(&pods);
-            }
-        }
-    }
+/// Returns the domain in which the count counts the pods of this node, if it does.
+fn place_of(
+    count: &Count,
+    topologies: &[Option<Topology>],
+    scopes: &[Option<Scope>],
+    node: NodeId,
+) -> Option<Domain> {
+    let domain = topologies[count.topology.0 as usize].as_ref()?.domain_of(node);
+    let is_eligible =
+        |scope: ScopeId| scopes[scope.0 as usize].as_ref().is_some_and(|scope| at(&scope.is, node.index()));
+    (domain != NO_DOMAIN && count.scope.is_none_or(is_eligible)).then_some(domain)
 }
 
 /// Pods with equal scheduling properties, on any node.
@@ -249,10 +315,10 @@ struct PeerKind {
     adds: Vec<(CountId, i64)>,
 }
 
-/// Topologies over which existing pods have affinity terms that match pods of one identity.
+/// Topologies over which existing pods have affinity terms with one of these selectors.
 #[derive(Debug)]
 struct Looked {
-    identity: Identity,
+    selectors: SelectedBy,
     hard: BTreeSet<Arc<str>>,
     soft: BTreeSet<Arc<str>>,
     users: usize,
@@ -273,9 +339,17 @@ pub struct Domains {
     counts: Vec<Option<Count>>,
     by_key: HashMap<TopologyKey, TopologyId>,
     by_counted: HashMap<Counted, CountId>,
+    /// Counts by which pods they may count.
+    counts_of: ByPods<CountId>,
+    /// Bytes of all counts.
+    count_bytes: usize,
+    scopes: Vec<Option<Scope>>,
+    by_scope: HashMap<(TopologyId, Box<Eligible>), ScopeId>,
     /// By address of the `Peer`, which stays valid while the kind is stored; the order of this map never matters.
     kinds: HashMap<usize, PeerKind>,
-    looked: HashMap<Identity, Looked>,
+    /// Addresses of the kinds, by what may count them.
+    kinds_of: KindIndex,
+    looked: HashMap<SelectedBy, Looked>,
     seen: Vec<Seen>,
     /// Number of users of pod counts; with none, nothing is kept.
     active: usize,
@@ -368,45 +442,48 @@ impl Domains {
             return;
         };
         kind.pods = kind.pods.saturating_add_signed(by);
+        let is_gone = kind.pods == 0;
         for (count, weight) in &kind.adds {
             if let Some(count) = &mut self.counts[count.0 as usize] {
-                let topology = self.topologies[count.topology.0 as usize].as_ref();
-                let domain = topology.map_or(NO_DOMAIN, |topology| topology.domain_of(node));
-                count.add(node, domain, weight * by);
+                let place = place_of(count, &self.topologies, &self.scopes, node);
+                let before = count.bytes();
+                place.into_iter().for_each(|domain| count.add(domain, weight * by));
+                self.count_bytes = self.count_bytes + count.bytes() - before;
             }
         }
-        if kind.pods == 0 {
-            self.kinds.remove(&address);
+        if is_gone && let Some(kind) = self.kinds.remove(&address) {
+            self.kinds_of.remove(&kind.peer);
         }
     }
 
     /// Adds a new kind of pods.
     fn meet(&mut self, peer: &Arc<Peer>) {
         let mut adds = Vec::new();
-        for (at, count) in self.counts.iter().enumerate() {
-            let weight = count.as_ref().map_or(0, |count| count.counted.weight(peer));
+        for id in self.counts_of.concerned(peer) {
+            let weight = self.get(id).map_or(0, |count| count.counted.weight(peer));
             if weight != 0 {
-                adds.push((CountId(at as u32), weight));
+                adds.push((id, weight));
             }
         }
         if !peer.affinity.is_empty() {
             self.looked.values_mut().for_each(|looked| looked.see(peer));
         }
+        self.kinds_of.insert(peer);
         self.kinds.insert(address_of(peer), PeerKind { peer: peer.clone(), pods: 0, adds });
     }
 
     fn enter(&mut self, id: NodeId, node: &Node) {
         self.topologies.iter_mut().flatten().for_each(|topology| topology.enter(id, node));
-        for count in self.counts.iter_mut().flatten() {
-            let topology = self.topologies[count.topology.0 as usize].as_ref();
-            count.enter(id, node, topology.map_or(NO_DOMAIN, |topology| topology.domain_of(id)));
+        for scope in self.scopes.iter_mut().flatten() {
+            let topology = self.topologies[scope.topology.0 as usize].as_ref();
+            scope.enter(id, node, topology.map_or(NO_DOMAIN, |topology| topology.domain_of(id)));
         }
     }
 
     fn leave(&mut self, id: NodeId) {
-        for count in self.counts.iter_mut().flatten() {
-            let topology = self.topologies[count.topology.0 as usize].as_ref();
-            count.leave(id, topology.map_or(NO_DOMAIN, |topology| topology.domain_of(id)));
+        for scope in self.scopes.iter_mut().flatten() {
+            let topology = self.topologies[scope.topology.0 as usize].as_ref();
+            scope.leave(id, topology.map_or(NO_DOMAIN, |topology| topology.domain_of(id)));
         }
         let revision = self.revision;
         self.topologies.iter_mut().flatten().for_each(|topology| topology.leave(id, revision));
@@ -439,31 +516,39 @@ impl Domains {
             return *id;
         }
         let topology = self.topology(&counted.topology);
-        let eligible = counted.nodes.is_some().then(EligibleNodes::default);
+        let scope = counted.nodes.as_ref().map(|eligible| self.scope(topology, eligible));
+        let pods = DomainCounts::Sparse(Vec::new());
+        let histogram = BTreeMap::new();
         let mut count =
-            Count { counted: counted.clone(), topology, pods: Vec::new(), total: 0, eligible, users: 1 };
+            Count { counted: counted.clone(), topology, scope, pods, total: 0, histogram, users: 1 };
         let id = CountId(vacancy(&mut self.counts) as u32);
-        for kind in self.kinds.values_mut() {
+        let mut counted_kinds: Vec<(usize, i64)> = Vec::new();
+        for address in self.kinds_of.concerned(counted) {
+            let Some(kind) = self.kinds.get_mut(&address) else {
+                continue;
+            };
             let weight = counted.weight(&kind.peer);
             if weight != 0 {
                 kind.adds.push((id, weight));
+                counted_kinds.push((address, weight));
             }
         }
-        if let Some(topology) = &self.topologies[topology.0 as usize] {
-            for (at, seen) in self.seen.iter().enumerate() {
-                let Some(node) = &seen.node else {
+        // Of a new workload there are no pods yet: no node is visited.
+        if !counted_kinds.is_empty() {
+            for (at, seen) in self.seen.iter().enumerate().filter(|(_, seen)| seen.node.is_some()) {
+                let Some(domain) = place_of(&count, &self.topologies, &self.scopes, NodeId(at as u32)) else {
                     continue;
                 };
-                let (at, domain) = (NodeId(at as u32), topology.domain_of(NodeId(at as u32)));
-                count.enter(at, node, domain);
-                for (peer, pods) in seen.peers.iter() {
-                    let adds = self.kinds.get(&address_of(peer)).and_then(|kind| kind.adds.last());
-                    if let Some((_, weight)) = adds.filter(|(counted, _)| *counted == id) {
-                        count.add(at, domain, weight * i64::from(*pods));
+                for (address, weight) in &counted_kinds {
+                    let pods = i64::from(seen.peers.count_at(*address));
+                    if pods != 0 {
+                        count.add(domain, weight * pods);
                     }
                 }
             }
         }
+        self.count_bytes += count.bytes();
+        self.counts_of.insert(counted, id);
         self.counts[id.0 as usize] = Some(count);
         self.by_counted.insert(counted.clone(), id);
         id
@@ -477,13 +562,58 @@ impl Domains {
         if count.users > 0 {
             return;
         }
-        let topology = count.topology;
+        let Some(count) = self.counts[id.0 as usize].take() else {
+            return;
+        };
+        self.count_bytes = self.count_bytes.saturating_sub(count.bytes());
         self.by_counted.remove(&count.counted);
-        self.counts[id.0 as usize] = None;
-        for kind in self.kinds.values_mut() {
-            kind.adds.retain(|(count, _)| *count != id);
+        self.counts_of.remove(&count.counted, id);
+        for address in self.kinds_of.concerned(&count.counted) {
+            if let Some(kind) = self.kinds.get_mut(&address) {
+                kind.adds.retain(|(count, _)| *count != id);
+            }
         }
-        self.release_topology(topology);
+        if let Some(scope) = count.scope {
+            self.release_scope(scope);
+        }
+        self.release_topology(count.topology);
+    }
+
+    /// Keeps the eligible nodes of a topology until they are released.
+    fn scope(&mut self, topology: TopologyId, eligible: &Eligible) -> ScopeId {
+        let key = (topology, Box::new(eligible.clone()));
+        if let Some(id) = self.by_scope.get(&key) {
+            if let Some(scope) = &mut self.scopes[id.0 as usize] {
+                scope.users += 1;
+            }
+            return *id;
+        }
+        let (eligible, is, nodes) = (key.1.clone(), Vec::new(), Vec::new());
+        let mut scope = Scope { topology, eligible, is, nodes, domains: 0, users: 1 };
+        if let Some(topology) = &self.topologies[topology.0 as usize] {
+            for (at, seen) in self.seen.iter().enumerate() {
+                if let Some(node) = &seen.node {
+                    let id = NodeId(at as u32);
+                    scope.enter(id, node, topology.domain_of(id));
+                }
+            }
+        }
+        let id = ScopeId(vacancy(&mut self.scopes) as u32);
+        self.scopes[id.0 as usize] = Some(scope);
+        self.by_scope.insert(key, id);
+        id
+    }
+
+    fn release_scope(&mut self, id: ScopeId) {
+        let Some(scope) = &mut self.scopes[id.0 as usize] else {
+            return;
+        };
+        scope.users -= 1;
+        if scope.users == 0
+            && let Some(scope) = self.scopes[id.0 as usize].take()
+        {
+            self.by_scope.remove(&(scope.topology, scope.eligible));
+        }
     }
 
     /// Reverts one [`Domains::topology`].
@@ -521,39 +651,47 @@ impl Domains {
         id
     }
 
-    /// Keeps the topologies over which existing pods have terms that match `identity`, until released.
-    pub fn look(&mut self, identity: &Identity) {
-        let kinds = &self.kinds;
-        let looked = self.looked.entry(identity.clone()).or_insert_with(|| {
-            let mut looked =
-                Looked { identity: identity.clone(), hard: BTreeSet::new(), soft: BTreeSet::new(), users: 0 };
-            kinds.values().for_each(|kind| looked.see(&kind.peer));
+    /// Keeps the topologies over which existing pods have terms with these selectors, until released.
+    pub fn look(&mut self, selectors: &SelectedBy) {
+        if selectors.is_empty() {
+            return;
+        }
+        let (kinds, affine) = (&self.kinds, &self.kinds_of.affine);
+        let looked = self.looked.entry(selectors.clone()).or_insert_with(|| {
+            let mut looked = Looked {
+                selectors: selectors.clone(),
+                hard: BTreeSet::new(),
+                soft: BTreeSet::new(),
+                users: 0,
+            };
+            let affine = affine.iter().filter_map(|address| kinds.get(address));
+            affine.for_each(|kind| looked.see(&kind.peer));
             looked
         });
         looked.users += 1;
     }
 
-    pub fn look_away(&mut self, identity: &Identity) {
-        if let Some(looked) = self.looked.get_mut(identity) {
+    pub fn look_away(&mut self, selectors: &SelectedBy) {
+        if let Some(looked) = self.looked.get_mut(selectors) {
             looked.users -= 1;
             if looked.users == 0 {
-                self.looked.remove(identity);
+                self.looked.remove(selectors);
             }
         }
     }
 
-    /// Returns the topologies over which existing pods have required anti-affinity to pods like `identity`, and those
-    /// over which they have preferred terms. Both only grow.
-    pub fn looked_at(&self, identity: &Identity) -> (Vec<&Arc<str>>, Vec<&Arc<str>>) {
-        let looked = self.looked.get(identity);
+    /// Returns the topologies over which existing pods have required anti-affinity with one of these selectors, and
+    /// those over which they have preferred terms. Both only grow.
+    pub fn looked_at(&self, selectors: &SelectedBy) -> (Vec<&Arc<str>>, Vec<&Arc<str>>) {
+        let looked = self.looked.get(selectors);
         let keys =
             |set: fn(&Looked) -> &BTreeSet<Arc<str>>| looked.map_or(Vec::new(), |l| set(l).iter().collect());
         (keys(|looked| &looked.hard), keys(|looked| &looked.soft))
     }
 
     /// Returns the number of these topologies.
-    pub fn looked_at_len(&self, identity: &Identity) -> usize {
-        self.looked.get(identity).map_or(0, |looked| looked.hard.len() + looked.soft.len())
+    pub fn looked_at_len(&self, selectors: &SelectedBy) -> usize {
+        self.looked.get(selectors).map_or(0, |looked| looked.hard.len() + looked.soft.len())
     }
 
     pub fn topology_of(&self, count: CountId) -> TopologyId {
@@ -562,7 +700,7 @@ impl Domains {
 
     /// Returns the count in this domain; `None` for a node without a domain.
     pub fn pods(&self, count: CountId, domain: Domain) -> Option<i64> {
-        (domain != NO_DOMAIN).then(|| self.get(count).map_or(0, |count| at(&count.pods, domain as usize)))
+        (domain != NO_DOMAIN).then(|| self.get(count).map_or(0, |count| count.pods.get(domain)))
     }
 
     pub fn total(&self, count: CountId) -> i64 {
@@ -571,8 +709,17 @@ impl Domains {
 
     /// Returns the smallest count of a domain with eligible nodes, and the number of domains with that count.
     pub fn emptiest(&self, count: CountId) -> (Option<i64>, usize) {
-        let eligible = self.get(count).and_then(|count| count.eligible.as_ref());
-        eligible.map_or((None, 0), |e| (e.histogram.keys().next().copied(), e.domains))
+        let Some(count) = self.get(count) else {
+            return (None, 0);
+        };
+        let scope = count.scope.and_then(|scope| self.scopes[scope.0 as usize].as_ref());
+        let domains = scope.map_or(0, |scope| scope.domains);
+        let emptiest = match domains {
+            0 => None,
+            domains if count.pods.occupied() < domains => Some(0),
+            _ => count.histogram.keys().next().copied(),
+        };
+        (emptiest, domains)
     }
 
     fn get(&self, count: CountId) -> Option<&Count> {
@@ -610,15 +757,16 @@ impl Domains {
     }
 
     pub fn bytes(&self) -> usize {
-        let counts: usize = self.counts.iter().flatten().map(Count::bytes).sum();
         let topologies: usize = self.topologies.iter().flatten().map(Topology::bytes).sum();
-        counts + topologies + self.seen.capacity() * size_of::<Seen>()
+        let scopes: usize = self.scopes.iter().flatten().map(Scope::bytes).sum();
+        let kinds = self.kinds.len() * (size_of::<PeerKind>() + TYPICAL_ADDS * size_of::<(CountId, i64)>());
+        self.count_bytes + topologies + scopes + kinds + self.seen.capacity() * size_of::<Seen>()
     }
 }
 
 impl Looked {
     fn see(&mut self, peer: &Peer) {
-        for (hard, key) in inter_pod_affinity::topologies(peer, &self.identity) {
+        for (hard, key) in inter_pod_affinity::topologies(peer, &self.selectors) {
             let keys = if hard { &mut self.hard } else { &mut self.soft };
             if !keys.contains(key) {
                 keys.insert(key.clone());

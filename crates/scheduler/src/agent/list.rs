@@ -402,6 +402,17 @@ impl RankedList {
         self.find(id).is_some_and(|(_, key)| key.is_valid()) && !self.scoped.as_ref().is_some_and(refused)
     }
 
+    /// Returns whether the rules over domains accept this node with the current counts, which may be newer than the
+    /// list. Not if the list must be rebuilt: then the counts that it reads are not complete.
+    pub fn admits_by_domains(&self, view: &View, domains: &Domains, id: NodeId) -> bool {
+        let Some(scoped) = &self.scoped else {
+            return true;
+        };
+        let domain = |topology| domains.domain_of(topology, id);
+        !scoped.is_outdated(&self.class, domains, view)
+            && scoped.refusal(&self.class, domains, RuleScope::All, domain).is_none()
+    }
+
     /// Returns the reasons of all nodes that are not valid.
     pub fn diagnose(&self, domains: &Domains) -> Diagnosis {
         if self.scoped.is_none() {

@@ -5,6 +5,7 @@
 
 mod cache;
 mod domains;
+mod kinds;
 mod list;
 mod object;
 mod plan;
@@ -114,10 +115,11 @@ impl Agent {
     }
 
     /// Returns whether `class`, whose list is cached, may still go to `node` after all changes since it was chosen: for
-    /// rules that depend on nodes other than this one. Catches up first.
+    /// rules that depend on nodes other than this one. Catches up first; counts the changed rows, but repairs no list.
     pub fn still_admits(&mut self, class: ClassId, node: NodeId, inventory: &Inventory) -> bool {
         self.catch_up(inventory);
-        self.refresh(class) && self.list(class).is_some_and(|list| list.admits(&self.domains, node))
+        self.domains.advance(&self.view);
+        self.list(class).is_some_and(|list| list.admits_by_domains(&self.view, &self.domains, node))
     }
 
     /// Returns the best node of the cached list of a class.

@@ -85,7 +85,7 @@ impl Scoped {
             return None;
         }
         domains.wake(view);
-        domains.look(&class.identity);
+        domains.look(&class.selected_by);
         let mut scoped = Scoped {
             hard: Vec::new(),
             affinity: Vec::new(),
@@ -125,11 +125,13 @@ impl Scoped {
 
     /// Adds the counts for matching terms of existing pods.
     fn speak(&mut self, class: &Class, domains: &mut Domains) {
-        let (hard, soft) = domains.looked_at(&class.identity);
+        let (hard, soft) = domains.looked_at(&class.selected_by);
         let refusing: Vec<_> =
-            hard.iter().map(|key| inter_pod_affinity::refusing(&class.identity, key)).collect();
-        let preferring: Vec<_> =
-            soft.iter().map(|key| inter_pod_affinity::preferring(&class.identity, key)).collect();
+            hard.iter().map(|key| inter_pod_affinity::refusing(&class.selected_by.refusing, key)).collect();
+        let preferring: Vec<_> = soft
+            .iter()
+            .map(|key| inter_pod_affinity::preferring(&class.selected_by.preferring, key))
+            .collect();
         self.looked_at = refusing.len() + preferring.len();
         let mut look = |counted: &_| DomainCount::at(counted, domains);
         self.existing = refusing.iter().map(&mut look).collect();
@@ -141,7 +143,7 @@ impl Scoped {
         if let Some((topology, _)) = self.limit {
             domains.release_topology(topology);
         }
-        domains.look_away(&class.identity);
+        domains.look_away(&class.selected_by);
         domains.rest();
     }
 
@@ -185,7 +187,7 @@ impl Scoped {
 
     /// Returns whether the list must be rebuilt: the cells have changed, or existing pods use another topology.
     pub fn is_outdated(&self, class: &Class, domains: &Domains, view: &View) -> bool {
-        self.looked_at != domains.looked_at_len(&class.identity)
+        self.looked_at != domains.looked_at_len(&class.selected_by)
             || self.coarse != self.coarse_now(domains, view)
     }
 

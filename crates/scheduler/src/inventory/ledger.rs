@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{Inventory, NodeId, Reservation, Revision, Row};
+use crate::live_selectors::LiveSelectors;
 use crate::quota::Accounts;
-use berth_model::{ClaimName, Holding, Node, NodeStorage, PodRef, StaticVolume, Usage};
+use berth_model::{
+    ClaimName, Holding, Node, NodeStorage, PodAffinity, PodRef, PodSelector, StaticVolume, Usage,
+};
 
 /// Charge of one pod to one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +74,8 @@ pub struct Ledger {
     reservations: HashMap<Arc<str>, (Arc<str>, Reservation)>,
     /// Resources charged to each quota.
     accounts: Accounts,
+    /// Selectors in the terms of charged and expected pods.
+    selectors: LiveSelectors,
 }
 
 impl Ledger {
@@ -137,6 +142,26 @@ impl Ledger {
     /// Returns all charges by uid, in no particular order.
     pub fn charges(&self) -> impl Iterator<Item = (&Arc<str>, &Charge)> {
         self.charges.iter()
+    }
+
+    /// Returns the selectors in the affinity terms of all charged and expected pods.
+    pub fn selectors(&self) -> &LiveSelectors {
+        &self.selectors
+    }
+
+    /// Returns the selectors that no pod had before, since the last call.
+    pub fn take_new_selectors(&mut self) -> Vec<Arc<PodSelector>> {
+        self.selectors.take_new()
+    }
+
+    /// Adds the terms of a pod that waits, so that the pods they select need no other class once it is charged.
+    pub fn expect(&mut self, affinity: &PodAffinity) {
+        self.selectors.add(affinity);
+    }
+
+    /// Reverts one [`Ledger::expect`].
+    pub fn stop_expecting(&mut self, affinity: &PodAffinity) {
+        self.selectors.remove(affinity);
     }
 
     /// Returns the accounts of all quotas.
@@ -256,6 +281,7 @@ impl Ledger {
         {
             self.inventory.charge(node, &holding);
             self.accounts.charge(&holding);
+            self.selectors.add(&holding.peer.affinity);
             self.count_priority(charge.holding.priority, false);
             self.count_priority(holding.priority, true);
             self.charges.insert(uid, Charge { holding, ..charge.clone() });
@@ -344,6 +370,7 @@ impl Ledger {
     /// Subtracts `charge`, which is no longer in the ledger, from its row.
     fn release(&mut self, charge: &Charge) {
         self.accounts.discharge(&charge.holding);
+        self.selectors.remove(&charge.holding.peer.affinity);
         let saturated = self.inventory.row(charge.node).is_saturated();
         self.inventory.discharge(charge.node, &charge.holding);
         if saturated {
@@ -376,6 +403,7 @@ impl Ledger {
         self.count_priority(charge.holding.priority, true);
         self.inventory.charge(charge.node, &charge.holding);
         self.accounts.charge(&charge.holding);
+        self.selectors.add(&charge.holding.peer.affinity);
         for claim in charge.holding.volumes.iter().flat_map(|held| &held.claims) {
             let users = self.users.entry(claim.clone()).or_default();
             if users.is_empty() {

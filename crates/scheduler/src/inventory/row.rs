@@ -126,6 +126,15 @@ impl Peers {
         self.0.iter().flat_map(|kinds| kinds.iter())
     }
 
+    /// Returns the number of pods of the kind at this address.
+    pub fn count_at(&self, address: usize) -> u32 {
+        let Some(kinds) = &self.0 else {
+            return 0;
+        };
+        let found = kinds.binary_search_by_key(&address, |(kind, _)| Arc::as_ptr(kind) as usize);
+        found.map_or(0, |at| kinds[at].1)
+    }
+
     /// Compares cheaply; may return `false` for equal pods.
     pub fn same(&self, other: &Peers) -> bool {
         match (&self.0, &other.0) {

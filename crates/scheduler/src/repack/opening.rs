@@ -260,7 +260,7 @@ impl<'a> Repacker<'a> {
             let resident = &spot.residents[*at];
             self.agent.suppose_gone(spot.node, &resident.holding);
             let Some(to) = self.agent.best_but(&class, spot.node) else {
-                if moves.is_empty() && !class.looks_at_pods() {
+                if moves.is_empty() && !class.is_excluded_by_pods() {
                     in_vain.insert(class.id, spot.node);
                 }
                 break;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::agent::{Agent, AgentConfig, CacheLimits};
-use crate::class::Classifier;
+use crate::class::{ClassContext, Classifier};
 use crate::gang::{GangTopology, GangTopologyMode, UnboundMember};
 use crate::inventory::{Ledger, Revision};
 use crate::objects::{Budgets, ClusterObject, DisruptionBudget, ObjectName, ObjectStores};
@@ -105,7 +105,6 @@ impl World {
                 PodAffinity { required_anti: [term].into(), ..PodAffinity::default() }
             }
         });
-        self.classifier.note_terms(&affinity);
         let spec = spec(pod.cpu, pod.zone, affinity.clone());
         let peer = Arc::new(Peer { identity, affinity, ..Peer::default() });
         let holding = Holding { usage: spec.usage.clone(), peer, ..Holding::default() };
@@ -203,7 +202,10 @@ impl Residents for World {
 
     fn class_of(&mut self, uid: &str) -> Option<Arc<Class>> {
         let (resident, spec) = self.pods.iter().find(|(known, _)| *known.pod.uid == *uid)?;
-        Some(self.classifier.classify(spec, &resident.holding.peer.identity, 0))
+        let identity = &resident.holding.peer.identity;
+        let selected_by = self.ledger.selectors().selecting(identity);
+        let context = ClassContext { selected_by, ..ClassContext::default() };
+        Some(self.classifier.classify_in(context, spec, identity, 0))
     }
 }
 
@@ -448,6 +450,9 @@ impl Residents for Indexed<'_> {
 
     fn class_of(&mut self, uid: &str) -> Option<Arc<Class>> {
         let (resident, spec) = &self.world.pods[*self.by_uid.get(uid)?];
-        Some(self.world.classifier.classify(spec, &resident.holding.peer.identity, 0))
+        let identity = &resident.holding.peer.identity;
+        let selected_by = self.world.ledger.selectors().selecting(identity);
+        let context = ClassContext { selected_by, ..ClassContext::default() };
+        Some(self.world.classifier.classify_in(context, spec, identity, 0))
     }
 }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::{node_affinity, taint_toleration};
-use berth_model::{Identity, Labels, Node, NodeSelectorTerm, Peer, PodSelector, Toleration};
+use crate::live_selectors::SelectorSet;
+use berth_model::{Labels, Node, NodeSelectorTerm, Peer, PodSelector, Toleration};
 
 /// One count: the sum of the pods' weights in each domain of the topology.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -44,11 +45,11 @@ impl TopologyKey {
 pub enum CountedWeight {
     /// 1 if all of these select it.
     Selected { by: Box<[PodSelector]>, terminating: bool },
-    /// The number of the counted pod's required anti-affinity terms over this topology that select this pod.
-    Refuses(Identity),
-    /// The sum of weights of the counted pod's terms over this topology that select this pod: preferred terms, and 1
-    /// for each required affinity term (upstream: `hardPodAffinityWeight`).
-    Prefers(Identity),
+    /// The number of the counted pod's required anti-affinity terms over this topology with one of these selectors.
+    Refuses(SelectorSet),
+    /// The sum of weights of the counted pod's terms over this topology with one of these selectors: preferred terms,
+    /// and 1 for each required affinity term (upstream: `hardPodAffinityWeight`).
+    Prefers(SelectorSet),
 }
 
 /// The nodes that are part of the topology of a spread constraint.
@@ -85,17 +86,17 @@ impl Counted {
                     && by.iter().all(|selector| selector.matches(&peer.identity));
                 i64::from(selected)
             }
-            CountedWeight::Refuses(pod) => {
+            CountedWeight::Refuses(selectors) => {
                 let refuses = peer.affinity.required_anti.iter().filter(|term| over_this(&term.topology_key));
-                refuses.filter(|term| term.selector.matches(pod)).count() as i64
+                refuses.filter(|term| selectors.contains(&term.selector)).count() as i64
             }
-            CountedWeight::Prefers(pod) => {
+            CountedWeight::Prefers(selectors) => {
                 let affinity = &peer.affinity;
                 let required = affinity.required.iter().map(|term| (term, 1));
                 let preferred =
                     affinity.preferred.iter().map(|weighted| (&weighted.term, i64::from(weighted.weight)));
                 (required.chain(preferred))
-                    .filter(|(term, _)| over_this(&term.topology_key) && term.selector.matches(pod))
+                    .filter(|(term, _)| over_this(&term.topology_key) && selectors.contains(&term.selector))
                     .map(|(_, weight)| weight)
                     .sum()
             }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::Reasons;
 use super::counted::{Counted, CountedWeight, TopologyKey};
-use berth_model::{Identity, Peer, PodAffinity, PodTerm, WeightedPodTerm};
+use crate::live_selectors::{SelectedBy, SelectorSet};
+use berth_model::{Peer, PodAffinity, PodTerm, WeightedPodTerm};
 
 /// Returns the counts of pods that match all required terms, one per topology key, sorted by key (upstream: a pod
 /// counts for a term only if it matches all of them).
@@ -26,32 +27,37 @@ pub fn preferred(terms: &[WeightedPodTerm]) -> Vec<(Counted, i64)> {
     terms.iter().map(|weighted| (of_term(&weighted.term), i64::from(weighted.weight))).collect()
 }
 
-/// Returns the count of required anti-affinity terms of existing pods that select this pod, over this topology.
-pub fn refusing(pod: &Identity, key: &Arc<str>) -> Counted {
+/// Returns the count of required anti-affinity terms of existing pods with one of these selectors, over this topology.
+pub fn refusing(selectors: &SelectorSet, key: &Arc<str>) -> Counted {
     Counted {
-        what: CountedWeight::Refuses(pod.clone()),
+        what: CountedWeight::Refuses(selectors.clone()),
         topology: TopologyKey::Label(key.clone()),
         nodes: None,
     }
 }
 
-/// Returns the count of affinity weights of existing pods' terms that select this pod, over this topology.
-pub fn preferring(pod: &Identity, key: &Arc<str>) -> Counted {
+/// Returns the count of affinity weights of existing pods' terms with one of these selectors, over this topology.
+pub fn preferring(selectors: &SelectorSet, key: &Arc<str>) -> Counted {
     Counted {
-        what: CountedWeight::Prefers(pod.clone()),
+        what: CountedWeight::Prefers(selectors.clone()),
         topology: TopologyKey::Label(key.clone()),
         nodes: None,
     }
 }
 
-/// Returns the topology keys of the peer's terms that select `pod`: hard (required anti-affinity) and soft ones.
-pub fn topologies<'a>(peer: &'a Peer, pod: &'a Identity) -> impl Iterator<Item = (bool, &'a Arc<str>)> {
+/// Returns the topology keys of the peer's terms with one of these selectors: hard (required anti-affinity) and soft
+/// ones.
+pub fn topologies<'a>(
+    peer: &'a Peer,
+    selectors: &'a SelectedBy,
+) -> impl Iterator<Item = (bool, &'a Arc<str>)> {
     let affinity = &peer.affinity;
-    let hard = affinity.required_anti.iter().map(|term| (true, term));
-    let soft = affinity.required.iter().chain(affinity.preferred.iter().map(|weighted| &weighted.term));
-    (hard.chain(soft.map(|term| (false, term))))
-        .filter(|(_, term)| term.selector.matches(pod))
-        .map(|(hard, term)| (hard, &term.topology_key))
+    let refusing = affinity.required_anti.iter();
+    let hard = refusing.filter(|term| selectors.refusing.contains(&term.selector)).map(|term| (true, term));
+    let preferred = affinity.preferred.iter().map(|weighted| &weighted.term);
+    let soft = affinity.required.iter().chain(preferred);
+    let soft = soft.filter(|term| selectors.preferring.contains(&term.selector)).map(|term| (false, term));
+    hard.chain(soft).map(|(hard, term)| (hard, &term.topology_key))
 }
 
 fn of_term(term: &PodTerm) -> Counted {

@@ -148,7 +148,11 @@ pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
         return Key::invalid(reasons);
     }
     // Upstream evaluates this filter last; the rules about pods on other nodes come before it.
-    if row.node.as_ref().is_some_and(|node| node_declared_features::lacks(&class.spec, node)) {
+    // Most pods need none: then the node object, which is elsewhere in memory, is not read.
+    let needs_features = !class.spec.features.is_empty();
+    if needs_features
+        && row.node.as_ref().is_some_and(|node| node_declared_features::lacks(&class.spec, node))
+    {
         return Key::invalid(Reasons::FEATURES);
     }
     let shares = resources_fit::RequestedShares::after(usage, row);

@@ -1,10 +1,11 @@
 //! State that all components of the scheduler read.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::claims::Outdated;
+use super::waiting_pods::WaitingPods;
 use super::{SchedulerConfig, Share, Waiting};
 use crate::class::Class;
 use crate::gang::AllocationName;
@@ -21,8 +22,7 @@ pub(super) struct Cluster {
     pub(super) config: SchedulerConfig,
     pub(super) objects: ObjectStores,
     pub(super) ledger: Ledger,
-    /// By uid. Never iterated where order could matter.
-    pub(super) waiting: HashMap<Arc<str>, Waiting>,
+    pub(super) waiting: WaitingPods,
     pub(super) leading: bool,
     /// Classes and gangs that this replica schedules; `None`: all.
     pub(super) share: Option<Share>,

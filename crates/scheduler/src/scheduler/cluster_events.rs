@@ -9,7 +9,7 @@ use super::{Action, PodRefusal, Scheduler, State, Waiting};
 use crate::gang::AllocationName;
 use crate::inventory::Discrepancy;
 use crate::objects::{Affected, ClusterObject, ObjectKind, ObjectName};
-use berth_model::{ClaimName, Identity, Node, Pod, PodAffinity, PodRef};
+use berth_model::{ClaimName, Identity, Node, Pod, PodRef};
 
 impl Scheduler {
     /// Upserts a node. Returns whether anything changed.
@@ -52,7 +52,6 @@ impl Scheduler {
             self.delete_pod(&pod.uid);
             return;
         }
-        self.note_terms(&pod.peer.affinity);
         let waits_elsewhere = pod.node_name.is_none() && !self.cluster.schedules(&pod);
         if pod.node_name.is_some() || !self.preemption.has_nominated(&pod.uid) {
             self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
@@ -237,24 +236,40 @@ impl Scheduler {
         self.wake_for_parked();
     }
 
-    fn note_terms(&mut self, affinity: &PodAffinity) {
-        if self.classifier.note_terms(affinity) {
-            self.stale.mark_all();
+    /// Reclassifies some of the waiting pods marked as stale. If more are left, an agent is woken to carry on.
+    pub(super) fn classify_again(&mut self, now: Duration) {
+        self.collect_marks();
+        if self.stale.is_empty() {
+            return;
+        }
+        for pod in self.stale.take_slice(&self.cluster.waiting) {
+            self.wait(pod, now);
+        }
+        if !self.stale.is_empty() {
+            self.actions.push(Action::WakeAgent(0));
         }
     }
 
-    /// Reclassifies the waiting pods marked as stale.
-    pub(super) fn classify_again(&mut self, now: Duration) {
+    fn collect_marks(&mut self) {
         for claim in self.cluster.ledger.take_claims_changed() {
             self.claims.claim_changed(&claim, &mut self.stale);
         }
         if self.cluster.ledger.take_claims_moved() {
             self.stale.mark_claimants();
         }
-        if self.stale.is_empty() {
-            return;
+        for selector in self.cluster.ledger.take_new_selectors() {
+            self.stale.mark_selected(&selector);
         }
-        for pod in self.stale.take(&self.cluster.waiting) {
+    }
+
+    /// Reclassifies this pod now if it is marked. Must be called before a decision about it.
+    pub(super) fn classify_if_marked(&mut self, uid: &str, now: Duration) {
+        self.collect_marks();
+        if let Some(waiting) = self.cluster.waiting.get(uid)
+            && !waiting.state.has_node()
+            && self.stale.is_marked(uid, waiting)
+        {
+            let pod = Pod::clone(&waiting.source);
             self.wait(pod, now);
         }
     }
@@ -274,6 +289,14 @@ impl Scheduler {
         let used = |claim: &ClaimName| self.cluster.ledger.is_used(claim);
         let spec = self.cluster.objects.effective_spec(&pod.spec.clone().unwrap_or_default(), &pod, &used);
         let holding = self.cluster.objects.holding(&pod);
+        let known = self.cluster.waiting.get(&pod.uid).map(|known| known.holding.peer.affinity.clone());
+        if known.as_ref() != Some(&holding.peer.affinity) {
+            // Before it is classified: most terms select the pod itself.
+            self.cluster.ledger.expect(&holding.peer.affinity);
+            if let Some(known) = known {
+                self.cluster.ledger.stop_expecting(&known);
+            }
+        }
         let class = self.classify(&pod, &spec, &holding);
         let refusal = PodRefusal::of(&pod);
         let gang = self.gangs.find(&holding.peer);

@@ -24,12 +24,13 @@ mod share;
 mod stale;
 mod verdict;
 mod waiting;
+mod waiting_pods;
 mod work;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +65,7 @@ use preemption::Preemption;
 use quotas::Quotas;
 use stale::Stale;
 use waiting::{State, Waiting};
+use waiting_pods::WaitingPods;
 
 /// State machine of the scheduler: hands events to its components in order, and carries out what they answer.
 #[derive(Debug)]
@@ -126,7 +128,7 @@ impl Scheduler {
             cluster: Cluster {
                 objects: ObjectStores::new(config.default_spread.clone()),
                 ledger: Ledger::default(),
-                waiting: HashMap::new(),
+                waiting: WaitingPods::default(),
                 leading: false,
                 share: None,
                 pods_listed: false,
@@ -461,6 +463,7 @@ impl Scheduler {
         self.end_nomination(uid, false);
         let waiting = self.cluster.waiting.remove(uid)?;
         self.claims.remove_user(uid, &waiting.holding);
+        self.cluster.ledger.stop_expecting(&waiting.holding.peer.affinity);
         Some(waiting)
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Action, Scheduler};
-use crate::class::Class;
+use crate::class::{Class, ClassContext};
 use crate::objects::ObjectName;
 use crate::policy::ObservedPolicy;
 use berth_model::{Holding, Pod, PodSpec};
@@ -15,7 +15,9 @@ impl Scheduler {
         let identity = &holding.peer.identity;
         let placement = self.policies.placement(identity, &pod.scheduler_name);
         let hints = self.hinted(identity, spec, &placement);
-        self.classifier.classify_hinted(placement, hints, spec, identity, pod.priority)
+        let selected_by = self.cluster.ledger.selectors().selecting(identity);
+        let context = ClassContext { placement, hints, selected_by };
+        self.classifier.classify_in(context, spec, identity, pod.priority)
     }
 
     pub(super) fn apply_policy(&mut self, policy: ObservedPolicy) {

@@ -10,6 +10,7 @@ mod hints;
 mod policies;
 mod preemption;
 mod quotas;
+mod slices;
 
 use super::*;
 

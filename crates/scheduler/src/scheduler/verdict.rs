@@ -89,7 +89,6 @@ impl Scheduler {
         let used = |claim: &ClaimName| self.cluster.ledger.is_used(claim);
         let spec = self.cluster.objects.effective_spec(&pod.spec.clone().unwrap_or_default(), pod, &used);
         let holding = self.cluster.objects.holding(pod);
-        self.classifier.note_terms(&pod.peer.affinity);
         self.classify(pod, &spec, &holding)
     }
 

@@ -95,6 +95,11 @@ impl PodRefusal {
 }
 
 impl Waiting {
+    /// Returns its namespace, as selectors read it.
+    pub(super) fn namespace(&self) -> &Arc<str> {
+        &self.source.peer.identity.namespace
+    }
+
     /// Returns a newly observed pod: not scheduled until its state is set.
     pub(super) fn new(pod: Pod, class: Arc<Class>, holding: Holding, seq: u64, now: Duration) -> Self {
         let told = unscheduled_message(&pod);

@@ -127,6 +127,10 @@ impl Scheduler {
                 self.count_dispatch(agent);
                 return Some(Task::Gang { request, work, gang: Box::new(gang) });
             }
+            if self.is_outdated(&request, now) {
+                self.dispatcher.finish(agent);
+                continue;
+            }
             let Some(waiting) = self.cluster.waiting.get(&request.uid) else {
                 self.dispatcher.finish(agent);
                 continue;
@@ -156,6 +160,23 @@ impl Scheduler {
         }
         self.dispatcher.turned_away(agent);
         None
+    }
+
+    /// Reclassifies the pod of a request that has left its queue, if it is marked. Returns whether that queued it again.
+    fn is_outdated(&mut self, request: &Request, now: Duration) -> bool {
+        let Some(waiting) = self.cluster.waiting.get_mut(&request.uid) else {
+            return false;
+        };
+        // It is in no queue any more.
+        let queued = std::mem::replace(&mut waiting.state, State::Placing(0));
+        self.classify_if_marked(&request.uid, now);
+        match self.cluster.waiting.get_mut(&request.uid) {
+            Some(waiting) if waiting.state == State::Placing(0) => {
+                waiting.state = queued;
+                false
+            }
+            _ => true,
+        }
     }
 
     /// Settles the answer of agent number `at`. Returns `Again` only for placements.
@@ -257,7 +278,7 @@ impl Scheduler {
         now: Duration,
     ) -> Settled {
         // Its dependencies may have changed and not been applied yet.
-        self.classify_again(now);
+        self.classify_if_marked(&request.uid, now);
         // The pod was deleted, changed or bound by another client while the agent worked.
         if !self
             .cluster
@@ -321,7 +342,7 @@ impl Scheduler {
         }
         // Pod changes on other nodes may matter too; the agent, which counts them, checks the new ones.
         let inventory = self.cluster.ledger.inventory();
-        let alone = !class.looks_at_pods() || inventory.revision() == seen;
+        let alone = !class.is_excluded_by_pods() || inventory.revision() == seen;
         let admitted = alone || agent.still_admits(class.id, node, inventory);
         let fits = |row: &crate::inventory::Row| admitted && rules::still_admits(&class, row, seen);
         match self.cluster.ledger.commit(uid, &waiting.holding, node, fits) {

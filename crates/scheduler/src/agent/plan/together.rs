@@ -186,7 +186,7 @@ struct Ground<'a> {
 impl Ground<'_> {
     /// Returns the cheapest preemption for a member of this class, and removes the victims from the agent's view.
     fn cheapest(&mut self, agent: &mut Agent, class: &Class) -> Option<Victims> {
-        if class.looks_at_pods() {
+        if class.is_excluded_by_pods() {
             self.asked.retain(|(asked, _), _| *asked != class.id);
         }
         let mut cheapest: Option<(Cost, NodeId)> = None;

@@ -33,7 +33,7 @@ impl Scheduler {
         seen: Revision,
         now: Duration,
     ) -> Settled {
-        self.classify_again(now);
+        task.wanted.members.iter().for_each(|member| self.classify_if_marked(&member.uid, now));
         let name = &task.name;
         let Some(gang) = self.gangs.all.get_mut(name).filter(|gang| gang.state == GangState::Placing(work))
         else {
@@ -123,7 +123,7 @@ impl Scheduler {
         }
         let class = &member.class;
         let inventory = self.cluster.ledger.inventory();
-        let alone = planned_on || !class.looks_at_pods();
+        let alone = planned_on || !class.is_excluded_by_pods();
         let admitted = alone || agent.still_admits(class.id, node, inventory);
         let fits = |row: &Row| admitted && rules::still_admits(class, row, seen);
         self.cluster

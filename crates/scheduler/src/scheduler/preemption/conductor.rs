@@ -206,6 +206,10 @@ impl Scheduler {
 
     /// Places a nominated pod that fits its node.
     fn place_nominated(&mut self, uid: &Arc<str>, class: &Arc<Class>, node: NodeId, now: Duration) {
+        self.classify_if_marked(uid, now);
+        if self.cluster.waiting.get(uid).is_none_or(|waiting| waiting.class.id != class.id) {
+            return;
+        }
         if is_plain(class) && self.cluster.lacks_quota(uid).is_some() {
             return self.wait_for_quota(uid);
         }

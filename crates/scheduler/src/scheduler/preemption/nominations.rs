@@ -261,7 +261,7 @@ impl Nominations {
         let nominations = there.filter_map(|uid| self.all.get(uid));
         let victims: Vec<&str> =
             nominations.flat_map(|nomination| &nomination.victims).map(|victim| &**victim).collect();
-        class.looks_at_pods() || cluster.rank_on(class, id, uid, &victims).is_valid()
+        class.is_excluded_by_pods() || cluster.rank_on(class, id, uid, &victims).is_valid()
     }
 
     /// Returns the node the pod is nominated for, if it still exists, and its victims that are still on it.
@@ -288,7 +288,7 @@ impl Nominations {
 
 /// Returns whether only node-local rules apply to pods of the class, so that no agent is needed to place them.
 pub(super) fn is_plain(class: &Class) -> bool {
-    !class.looks_at_pods() && class.spec.volumes.is_none()
+    !class.is_excluded_by_pods() && class.spec.volumes.is_none()
 }
 
 fn is_at(uid: &str, node: NodeId, ledger: &Ledger) -> bool {

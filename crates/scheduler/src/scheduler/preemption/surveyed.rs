@@ -91,7 +91,7 @@ impl SurveyedNodes {
         let valid = |dry_run: &Evaluated| {
             inventory.row(dry_run.victims.node).revision == dry_run.row
                 && dry_run.budgets == budgets
-                && (!class.looks_at_pods() || dry_run.seen == inventory.revision())
+                && (!class.is_excluded_by_pods() || dry_run.seen == inventory.revision())
         };
         let mut nodes = self.drop_unless(valid);
         while self.evaluated.len() + nodes.len() < WINDOW

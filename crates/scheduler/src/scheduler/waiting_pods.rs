@@ -1,0 +1,62 @@
+//! The waiting pods, with the indexes that keep walks over them short.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::Waiting;
+
+/// All waiting pods by uid. Never iterated where order could matter.
+#[derive(Debug, Default)]
+pub(super) struct WaitingPods {
+    by_uid: HashMap<Arc<str>, Waiting>,
+    /// In the order of their arrival.
+    by_arrival: BTreeMap<u64, Arc<str>>,
+    by_namespace: HashMap<Arc<str>, BTreeMap<u64, Arc<str>>>,
+}
+
+impl Deref for WaitingPods {
+    type Target = HashMap<Arc<str>, Waiting>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.by_uid
+    }
+}
+
+impl WaitingPods {
+    pub(super) fn get_mut(&mut self, uid: &str) -> Option<&mut Waiting> {
+        self.by_uid.get_mut(uid)
+    }
+
+    pub(super) fn insert(&mut self, uid: Arc<str>, pod: Waiting) {
+        self.by_arrival.insert(pod.seq, uid.clone());
+        self.by_namespace.entry(pod.namespace().clone()).or_default().insert(pod.seq, uid.clone());
+        self.by_uid.insert(uid, pod);
+    }
+
+    pub(super) fn remove(&mut self, uid: &str) -> Option<Waiting> {
+        let pod = self.by_uid.remove(uid)?;
+        self.by_arrival.remove(&pod.seq);
+        if let Some(pods) = self.by_namespace.get_mut(pod.namespace()) {
+            pods.remove(&pod.seq);
+            if pods.is_empty() {
+                self.by_namespace.remove(pod.namespace());
+            }
+        }
+        Some(pod)
+    }
+
+    /// Returns the pods of this namespace, or of all, that arrived as number `from` or later, in that order.
+    pub(super) fn arrived_since(&self, namespace: Option<&str>, from: u64) -> impl Iterator<Item = &Waiting> {
+        let pods = match namespace {
+            Some(namespace) => self.by_namespace.get(namespace),
+            None => Some(&self.by_arrival),
+        };
+        pods.into_iter().flat_map(move |pods| pods.range(from..)).filter_map(|(_, uid)| self.by_uid.get(uid))
+    }
+
+    /// Returns the number of the pod that arrived last.
+    pub(super) fn last_arrival(&self) -> u64 {
+        self.by_arrival.last_key_value().map_or(0, |(seq, _)| *seq)
+    }
+}
