@@ -432,6 +432,12 @@ impl Scrape {
             "Events and conditions waiting to be sent",
             &[(&[], reporter.waiting())],
         )?;
+        gauges(
+            to,
+            "berth_conditions_lost",
+            "Conditions that could not be written and wait to be reported again",
+            &[(&[], reporter.lost())],
+        )?;
         let reports = reporter.counters();
         counters(
             to,

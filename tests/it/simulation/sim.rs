@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_model::{Node, Pod, PodRef, PodReport, ScheduledCondition};
+use berth_model::{LostCondition, Node, Pod, PodRef, PodReport, ScheduledCondition};
 use berth_scheduler::agent::Agent;
 use berth_scheduler::dispatch::DispatcherKind;
 use berth_scheduler::invariants::{self, Violation};
@@ -49,6 +49,8 @@ pub enum Event {
     Evict(Who, Box<Eviction>),
     /// The API server receives a pod's nominated node.
     Nominate(PodRef, Option<Arc<str>>),
+    /// The reporter gives up a condition that the API server refused.
+    ConditionLost(Who, LostCondition),
 }
 
 pub enum Listing {
@@ -74,7 +76,7 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 24] = [
+        const EXPECTED: [&str; 25] = [
             "evicted",
             "eviction refused",
             "evicted for a gang",
@@ -94,6 +96,7 @@ impl Tally {
             "woken",
             "reported parked",
             "reported refused",
+            "condition lost",
             "relist",
             "restart",
             "handover",
@@ -258,6 +261,12 @@ impl Sim {
             Event::Lead(slot) => self.lead(slot)?,
             Event::Evict(who, eviction) => self.evict(who, *eviction)?,
             Event::Nominate(pod, node) => self.nominate(pod, node),
+            Event::ConditionLost(who, lost) => {
+                if let Some(process) = self.process(who) {
+                    process.scheduler.conditions_lost(&[lost]);
+                    self.carry_out(who)?;
+                }
+            }
             Event::Up => {
                 self.note(|| "API server up".into());
                 self.cluster.up = true;
@@ -642,7 +651,11 @@ impl Sim {
                     _ if message.contains("rejected") => "reported rejected",
                     _ => "reported refused",
                 });
-                if let Some(truth) = self.cluster.store.get(&pod.namespace, &pod.name)
+                if self.faults && self.fates.percent(5) {
+                    self.tally.count("condition lost");
+                    let lost = LostCondition { uid: pod.uid, reason, message };
+                    self.after(30 * S, Event::ConditionLost(who, lost));
+                } else if let Some(truth) = self.cluster.store.get(&pod.namespace, &pod.name)
                     && truth.uid == pod.uid
                 {
                     let condition = ScheduledCondition { status: false, reason: reason.into(), message };

@@ -56,7 +56,7 @@ use crate::objects::{Budgets, ObjectStores};
 use crate::policy::Policies;
 use crate::queue::{Backoff, Parked};
 use advice::Advised;
-use berth_model::PodReport;
+use berth_model::{LostCondition, PodReport};
 use claims::Claims;
 use cluster::Cluster;
 use foreign_binds::ForeignBinds;
@@ -416,6 +416,18 @@ impl Scheduler {
         waiting.reported = Some(message.clone());
         let (pod, generation) = (waiting.pod.clone(), waiting.generation);
         self.actions.push(Action::Report(PodReport::Failed { pod, reason, message, generation, event }));
+    }
+
+    /// Reports these conditions again, unless their pods have others by now: the API server has not got them.
+    pub fn conditions_lost(&mut self, lost: &[LostCondition]) {
+        for LostCondition { uid, reason, message } in lost {
+            if let Some(waiting) = self.cluster.waiting.get_mut(uid)
+                && waiting.reported.as_ref() == Some(message)
+            {
+                waiting.reported = None;
+                self.report(uid, reason, message.clone(), false);
+            }
+        }
     }
 
     /// Removes a waiting pod from its queue; it stays in `waiting`.
