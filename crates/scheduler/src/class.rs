@@ -75,6 +75,12 @@ impl Class {
             || spec.spread.constraints.iter().any(|constraint| constraint.hard)
     }
 
+    /// Returns whether [`Class::waits_for`] any pod.
+    pub fn listens(&self) -> bool {
+        let spec = &self.spec;
+        !spec.pod_affinity.required.is_empty() || spec.spread.constraints.iter().any(|c| c.hard)
+    }
+
     /// Returns whether the arrival of a pod like this may make nodes valid for the class: it matches the class's
     /// required affinity, or makes the emptiest domain of its spread less empty.
     pub fn waits_for(&self, pod: &Identity) -> bool {

@@ -8,7 +8,7 @@ use super::{Inventory, NodeId, Reservation, Revision, Row};
 use crate::live_selectors::LiveSelectors;
 use crate::quota::Accounts;
 use berth_model::{
-    ClaimName, Holding, Node, NodeStorage, PodAffinity, PodRef, PodSelector, StaticVolume, Usage,
+    ClaimName, Holding, Node, NodeStorage, Peer, PodAffinity, PodRef, PodSelector, StaticVolume, Usage,
 };
 
 /// Charge of one pod to one node.
@@ -76,6 +76,8 @@ pub struct Ledger {
     accounts: Accounts,
     /// Selectors in the terms of charged and expected pods.
     selectors: LiveSelectors,
+    /// Pods that came to a node or changed there since the last read.
+    arrived: Vec<Arc<Peer>>,
 }
 
 impl Ledger {
@@ -152,6 +154,11 @@ impl Ledger {
     /// Returns the selectors that no pod had before, since the last call.
     pub fn take_new_selectors(&mut self) -> Vec<Arc<PodSelector>> {
         self.selectors.take_new()
+    }
+
+    /// Returns the pods that came to a node, or whose labels changed there, since the last call.
+    pub fn take_arrived(&mut self) -> Vec<Arc<Peer>> {
+        std::mem::take(&mut self.arrived)
     }
 
     /// Adds the terms of a pod that waits, so that the pods they select need no other class once it is charged.
@@ -282,6 +289,9 @@ impl Ledger {
             self.inventory.charge(node, &holding);
             self.accounts.charge(&holding);
             self.selectors.add(&holding.peer.affinity);
+            if holding.peer != charge.holding.peer {
+                self.arrived.push(holding.peer.clone());
+            }
             self.count_priority(charge.holding.priority, false);
             self.count_priority(holding.priority, true);
             self.charges.insert(uid, Charge { holding, ..charge.clone() });
@@ -404,6 +414,7 @@ impl Ledger {
         self.inventory.charge(charge.node, &charge.holding);
         self.accounts.charge(&charge.holding);
         self.selectors.add(&charge.holding.peer.affinity);
+        self.arrived.push(charge.holding.peer.clone());
         for claim in charge.holding.volumes.iter().flat_map(|held| &held.claims) {
             let users = self.users.entry(claim.clone()).or_default();
             if users.is_empty() {

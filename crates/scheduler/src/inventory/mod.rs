@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub use journal::Journal;
 pub use ledger::{Charge, Conflict, Discrepancy, Ledger, Occupant};
-pub use row::{Peers, Reservation, Row, VolumesInUse};
+pub use row::{GRANTED, KEPT_FROM_ALL, Peers, Reservation, Row, VolumesInUse};
 pub use shares::QuotaShares;
 use storage::Storage;
 pub use tiers::{Held, Tier, Tiers};

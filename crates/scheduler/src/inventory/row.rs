@@ -44,6 +44,12 @@ pub struct Row {
     pub reserved: Option<Arc<Vec<Reservation>>>,
 }
 
+/// Priority of a reservation for a request that may still take effect: nothing else may use the room, not even what
+/// another client asks the API server for.
+pub const GRANTED: i32 = i32::MAX;
+/// Priority of a reservation that keeps room from all pods of this scheduler, whatever their priority.
+pub const KEPT_FROM_ALL: i32 = i32::MAX - 1;
+
 /// Reservation for one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {

@@ -75,6 +75,10 @@ pub struct Parked {
     settled: Vec<Revision>,
     /// By agent: position where the search for a due group continues.
     cursor: Vec<ClassId>,
+    /// Groups whose class may wait for another pod.
+    listeners: BTreeSet<ClassId>,
+    /// The revision at which a pod last came to a node.
+    arrived: Revision,
 }
 
 impl Parked {
@@ -141,7 +145,8 @@ impl Parked {
                     class: class.clone(),
                     agent,
                     checked,
-                    arrived: 0,
+                    // A pod that it waits for may have come while the class was evaluated.
+                    arrived: if class.listens() { self.arrived } else { 0 },
                     pods: BTreeMap::new(),
                     probe: None,
                     diagnosis,
@@ -153,6 +158,12 @@ impl Parked {
                     woken: 0,
                 };
                 self.groups.insert(class.id, group);
+                if class.listens() {
+                    self.listeners.insert(class.id);
+                    if self.arrived > checked {
+                        self.settled[agent] = 0;
+                    }
+                }
                 true
             }
         }
@@ -242,8 +253,12 @@ impl Parked {
     /// Marks the classes as due that were waiting for a pod like this, which arrived at `revision`. Returns their
     /// agents.
     pub fn mark_due_for(&mut self, pod: &Identity, revision: Revision) -> BTreeSet<usize> {
+        self.arrived = revision;
         let mut agents = BTreeSet::new();
-        for group in self.groups.values_mut().filter(|group| group.class.waits_for(pod)) {
+        for class in &self.listeners {
+            let Some(group) = self.groups.get_mut(class).filter(|group| group.class.waits_for(pod)) else {
+                continue;
+            };
             group.arrived = revision;
             self.settled[group.agent] = 0;
             agents.insert(group.agent);
@@ -254,6 +269,7 @@ impl Parked {
     fn forget_if_empty(&mut self, class: ClassId) {
         if self.groups.get(&class).is_some_and(|group| group.pods.is_empty() && group.probe.is_none()) {
             self.groups.remove(&class);
+            self.listeners.remove(&class);
         }
     }
 

@@ -10,7 +10,7 @@ use super::{SchedulerConfig, Share, Waiting};
 use crate::class::Class;
 use crate::gang::AllocationName;
 use crate::invariants::{Checked, within_maximum};
-use crate::inventory::{Inventory, Ledger, NodeId, Row};
+use crate::inventory::{GRANTED, Inventory, Ledger, NodeId, Row};
 use crate::objects::{ObjectKind, ObjectStores};
 use crate::quota::{Lack, Sums};
 use crate::rules::{self, Key};
@@ -71,8 +71,8 @@ impl Cluster {
     /// Returns the resources for which the kubelet would reject the pod.
     pub(super) fn lacks(&self, node: NodeId, holding: &Holding) -> Option<String> {
         let row = self.inventory().row(node);
-        // Only holds for binds count, not reservations for nominated pods.
-        let row = row.with_reservations(i32::MAX);
+        // Reservations for nominated pods do not count.
+        let row = row.with_reservations(GRANTED);
         let row: &Row = row.as_ref().unwrap_or(self.inventory().row(node));
         let lacking = rules::lacking(&holding.usage, row);
         (!lacking.is_empty()).then(|| lacking.join(", "))

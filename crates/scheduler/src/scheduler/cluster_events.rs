@@ -9,7 +9,7 @@ use super::{Action, PodRefusal, Scheduler, State, Waiting};
 use crate::gang::AllocationName;
 use crate::inventory::Discrepancy;
 use crate::objects::{Affected, ClusterObject, ObjectKind, ObjectName};
-use berth_model::{ClaimName, Identity, Node, Pod, PodRef};
+use berth_model::{ClaimName, Node, Pod, PodRef};
 
 impl Scheduler {
     /// Upserts a node. Returns whether anything changed.
@@ -66,7 +66,6 @@ impl Scheduler {
             self.cluster.ledger.note_seen(pod_ref(&pod), pod.generation, pod.started_s);
             if self.inventory().revision() != before {
                 self.preemption.node_changed(node);
-                self.recheck_waiting_for(&holding.peer.identity);
             }
             // While our own bind is in flight, its result will settle the pod; otherwise it is no longer waiting.
             if self.cluster.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
@@ -353,11 +352,15 @@ impl Scheduler {
         }
     }
 
-    /// Rechecks the parked classes that wait for a pod like this one, which now has a node.
-    pub(super) fn recheck_waiting_for(&mut self, pod: &Identity) {
+    /// Rechecks the parked classes and gangs that wait for pods like those that came to a node since the last call,
+    /// whoever placed them.
+    pub(super) fn notice_arrivals(&mut self) {
         let revision = self.inventory().revision();
-        for agent in self.parked.mark_due_for(pod, revision) {
-            self.actions.push(Action::WakeAgent(agent));
+        for pod in self.cluster.ledger.take_arrived() {
+            self.gangs.pod_arrived(&pod.identity, revision);
+            for agent in self.parked.mark_due_for(&pod.identity, revision) {
+                self.actions.push(Action::WakeAgent(agent));
+            }
         }
     }
 

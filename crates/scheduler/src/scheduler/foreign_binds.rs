@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::cluster::Cluster;
 use super::{Scheduler, State};
 use crate::class::Class;
-use crate::inventory::NodeId;
+use crate::inventory::{GRANTED, NodeId};
 use crate::placement::{BindOutcome, Binding, Truth};
 use crate::quota::Lack;
 use crate::rules::{self, Reasons, Standing};
@@ -260,7 +260,7 @@ impl Scheduler {
         if let Some((name, former)) = self.foreign.retire_hold(uid) {
             // The earlier request may still be carried out; the first one to take effect wins.
             self.discharge(uid);
-            self.cluster.ledger.reserve(&name, Some((&former, i32::MAX, &holding.usage)));
+            self.cluster.ledger.reserve(&name, Some((&former, GRANTED, &holding.usage)));
             self.note_reservations();
         }
         if self.cluster.ledger.commit(uid, holding, node, |_| true).is_ok() {
@@ -370,7 +370,6 @@ impl Scheduler {
         match self.cluster.ledger.commit(uid, holding, id, |_| true) {
             Ok(host) => {
                 self.foreign.binds.insert(uid.clone());
-                self.recheck_waiting_for(&pod.peer.identity);
                 ExtenderBind::Begin(Binding { node: host, ..wanted.clone() })
             }
             Err(_) => refused(BindRefusal::Conflict(node.clone())),

@@ -19,6 +19,7 @@ pub use advice::GangCase;
 use quota::members_within_quotas;
 
 use super::{Action, Cluster, Preemption, Scheduler, State};
+use crate::class::Class;
 use crate::dispatch::{Request, Ticket};
 use crate::gang::{
     Allocation, AllocationKind, AllocationName, Allocations, GangStatus, Membership, WantedMembers,
@@ -26,7 +27,7 @@ use crate::gang::{
 use crate::inventory::{Ledger, Revision};
 use crate::objects::{ObjectKind, ObjectName};
 use crate::queue::Place;
-use berth_model::Peer;
+use berth_model::{Identity, Peer};
 
 /// Minimum interval between attempts of a parked gang, however often nodes change.
 const PACE: Duration = Duration::from_secs(1);
@@ -54,6 +55,8 @@ pub(super) struct Gangs {
     recount: bool,
     recounted_at: Option<Duration>,
     next_check: Duration,
+    /// Classes of members of gangs being or last placed that may wait for another pod.
+    listeners: BTreeMap<AllocationName, Vec<Arc<Class>>>,
     /// Largest number of members placed by one commit.
     largest: usize,
 }
@@ -78,6 +81,8 @@ pub(super) struct Gang {
     tried_at: Duration,
     tries: u32,
     failures: u32,
+    /// The revision at which a pod last came to a node that a member may wait for.
+    arrived: Revision,
     /// Message of the last incomplete plan, for its members and its object.
     lacking: Option<Arc<str>>,
     /// Time of the last report to its members.
@@ -126,6 +131,7 @@ impl Gang {
             tried_at: Duration::ZERO,
             tries: 0,
             failures: 0,
+            arrived: 0,
             lacking: None,
             members_reported_at: None,
             reported: None,
@@ -197,6 +203,18 @@ impl Gangs {
             self.all.remove(name);
             self.due.remove(name);
             self.unreported.remove(name);
+            self.listeners.remove(name);
+        }
+    }
+
+    /// Notes that a pod came to a node: gangs with a member that waits for such a pod are tried again.
+    pub(super) fn pod_arrived(&mut self, pod: &Identity, revision: Revision) {
+        for (name, classes) in &self.listeners {
+            if classes.iter().any(|class| class.waits_for(pod))
+                && let Some(gang) = self.all.get_mut(name)
+            {
+                gang.arrived = revision;
+            }
         }
     }
 
@@ -481,7 +499,9 @@ impl Scheduler {
             let timeout = self.gangs.allocations.get(name).and_then(|allocation| allocation.timeout);
             let late = timeout.zip(gang.complete_since).is_some_and(|(limit, since)| now >= since + limit);
             let again = match gang.state {
-                GangState::Parked(checked) => late || checked < loosened && now >= gang.tried_at + pace,
+                GangState::Parked(checked) => {
+                    late || checked < loosened.max(gang.arrived) && now >= gang.tried_at + pace
+                }
                 GangState::BackingOff(until) => late || now >= until,
                 GangState::OverQuota => late,
                 _ => false,
@@ -587,6 +607,13 @@ impl Scheduler {
             if let Some(waiting) = self.cluster.waiting.get_mut(&member.uid) {
                 waiting.attempts += 1;
             }
+        }
+        let mut listening: Vec<_> = wanted.members.iter().map(|member| member.class.clone()).collect();
+        listening.retain(|class| class.listens());
+        listening.dedup_by_key(|class| class.id);
+        match listening.is_empty() {
+            true => drop(self.gangs.listeners.remove(&name)),
+            false => drop(self.gangs.listeners.insert(name.clone(), listening)),
         }
         let gang = self.gangs.all.get_mut(&name)?;
         self.next_work += 1;

@@ -161,6 +161,7 @@ impl Scheduler {
 
     /// Returns the pending actions, in the order of the decisions.
     pub fn take_actions(&mut self) -> Vec<Action> {
+        self.notice_arrivals();
         std::mem::take(&mut self.actions)
     }
 

@@ -393,7 +393,6 @@ impl Scheduler {
         match &class.spec.volumes {
             Some(needs) if !claims.is_empty() => {
                 self.claim(uid, claims, needs, node, now);
-                self.requeue_member(uid);
             }
             _ => self.bind(uid, host),
         }
@@ -407,7 +406,6 @@ impl Scheduler {
         // Undelivered reports are withdrawn: if the bind fails, the message must be reported again.
         waiting.reported = None;
         self.begin_bind(uid, node);
-        self.requeue_member(uid);
     }
 
     pub(super) fn begin_bind(&mut self, uid: &Arc<str>, node: Arc<str>) {
@@ -418,12 +416,6 @@ impl Scheduler {
         let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
         self.binds += 1;
         self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node }));
-    }
-
-    fn requeue_member(&mut self, uid: &Arc<str>) {
-        if let Some(peer) = self.cluster.waiting.get(uid).map(|waiting| waiting.holding.peer.clone()) {
-            self.recheck_waiting_for(&peer.identity);
-        }
     }
 
     fn count_dispatch(&mut self, agent: usize) {

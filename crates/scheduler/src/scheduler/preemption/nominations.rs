@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::class::Class;
 use crate::gang::WantedMembers;
-use crate::inventory::{Ledger, NodeId, Occupant};
+use crate::inventory::{KEPT_FROM_ALL, Ledger, NodeId, Occupant};
 use crate::quota::Sums;
 use crate::scheduler::{Action, Cluster, Waiting};
 
@@ -133,7 +133,7 @@ impl Nominations {
     /// Nominates the pod and reserves the node for it. `from_all`: against pods of any priority.
     pub(super) fn keep(&mut self, pod: &Waiting, node: &Arc<str>, from_all: bool, ledger: &mut Ledger) {
         let uid = &pod.pod.uid;
-        let priority = if from_all { i32::MAX } else { pod.priority };
+        let priority = if from_all { KEPT_FROM_ALL } else { pod.priority };
         let usage = &pod.holding.usage;
         let promise = pod.holding.quota.as_ref().map(|quota| (quota.clone(), Sums::from(&**usage)));
         ledger.reserve(uid, Some((node, priority, usage)));

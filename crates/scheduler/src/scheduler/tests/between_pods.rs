@@ -76,6 +76,50 @@ fn a_pod_that_waits_for_another_is_placed_as_soon_as_that_one_is() {
 }
 
 #[test]
+fn a_pod_that_waits_for_another_is_placed_whoever_places_that_one() {
+    let binding = Binding { uid: "db".into(), namespace: "ns".into(), name: "db".into(), node: "b".into() };
+    for by_extender in [false, true] {
+        let mut bench = two_zones();
+        bench.scheduler.cluster.config.knows_others = true;
+        let labels = [("team", "a")].into_iter().collect::<Labels>();
+        bench.scheduler.apply_object(ClusterObject::Namespace { name: "x".into(), labels });
+        let operator = Operator::In(["a".into()].into());
+        let of_team_a = LabelSelector::All([Requirement { key: "team".into(), operator }].into());
+        // The term reads the labels of the namespace, too.
+        let selector =
+            PodSelector { namespace_selector: of_team_a, labels: app("db"), ..PodSelector::default() };
+        let term = PodTerm { selector, topology_key: "zone".into() };
+        let affinity = PodAffinity { required: [term].into(), ..PodAffinity::default() };
+        bench.apply(of_app("web", "web", affinity));
+        let db = of_app("db", "db", PodAffinity::default());
+        bench.apply(Pod { scheduler_name: "default-scheduler".into(), ..db });
+        bench.work();
+        assert_eq!(nodes_of(&bench), []);
+        match by_extender {
+            true => drop(bench.scheduler.begin_extender_bind(&binding, None)),
+            false => drop(bench.scheduler.review(&binding, None, Some(60 * S))),
+        }
+        bench.collect();
+        bench.work();
+        assert_eq!(nodes_of(&bench), [("web", "b")], "by the extender: {by_extender}");
+    }
+}
+
+#[test]
+fn a_pod_that_comes_while_its_friend_is_evaluated_is_not_missed() {
+    let mut bench = two_zones();
+    let affinity = PodAffinity { required: [near("db")].into(), ..PodAffinity::default() };
+    bench.apply(of_app("web", "web", affinity));
+    let task = bench.take(0).expect("there is work");
+    let nowhere = bench.choose(0, &task);
+    bench.apply(on("b", of_app("db", "db", PodAffinity::default())));
+    assert_eq!(bench.settle(0, &task, nowhere), Settled::Done);
+    bench.woken.insert(0);
+    bench.work();
+    assert_eq!(nodes_of(&bench), [("web", "b")]);
+}
+
+#[test]
 fn a_pod_that_would_unbalance_zones_is_placed_as_soon_as_the_others_catch_up() {
     let mut bench = two_zones();
     bench.scheduler.apply_node(Node { unschedulable: true, ..zoned("b", "b") });

@@ -1,6 +1,7 @@
 //! Binds of other schedulers: reviewed by the guard, or requested from the extender; and shares of replicas.
 
 use super::*;
+use crate::inventory::{GRANTED, KEPT_FROM_ALL};
 use crate::placement::Truth;
 use crate::scheduler::{BindReview, ExtenderBind, ForeignCounts, Share};
 
@@ -57,6 +58,17 @@ fn room_that_was_granted_is_taken_until_the_pod_is_seen() {
     assert_eq!((bench.counts(), bench.cpu_taken("a")), ((1, 0, 0), 600));
     bench.scheduler.delete_pod(&Arc::from("p"));
     assert_eq!(bench.review("q", "a"), BindReview::Allowed);
+}
+
+#[test]
+fn room_kept_for_a_pod_of_berth_does_not_refuse_binds_of_others() {
+    for (priority, allowed) in [(KEPT_FROM_ALL, true), (GRANTED, false)] {
+        let mut bench = guard(&["a"]);
+        bench.apply(foreign("p", 600));
+        let usage = pod("aged", 600).usage;
+        bench.scheduler.cluster.ledger.reserve(&"aged".into(), Some((&"a".into(), priority, &usage)));
+        assert_eq!(bench.review("p", "a") == BindReview::Allowed, allowed, "priority {priority}");
+    }
 }
 
 #[test]

@@ -386,6 +386,33 @@ fn members_see_each_other_while_they_are_planned() {
 }
 
 #[test]
+fn a_gang_whose_members_wait_for_another_pod_is_tried_again_when_that_comes() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    for name in ["a", "b"] {
+        bench.scheduler.apply_node(in_zone(name, name, 9000));
+    }
+    bench.allocate(allocation("g", 2));
+    let selector = berth_model::PodSelector {
+        namespaces: ["ns".into()].into(),
+        labels: gang_label("server"),
+        ..Default::default()
+    };
+    let term = berth_model::PodTerm { selector, topology_key: "zone".into() };
+    let affinity = Arc::new(berth_model::PodAffinity { required: [term].into(), ..Default::default() });
+    for at in 0..2 {
+        let plain = member(&format!("g-{at}"), "g", 100);
+        let spec = PodSpec { pod_affinity: affinity.clone(), ..PodSpec::clone(plain.spec.as_ref().unwrap()) };
+        let peer = Peer { affinity: affinity.clone(), ..Peer::clone(&plain.peer) };
+        bench.apply(Pod { peer: Arc::new(peer), spec: Ok(Arc::new(spec)), ..plain });
+    }
+    bench.run_until(S);
+    assert_eq!(bench.binds.len(), 0);
+    bench.apply(on("b", member("server", "server", 100)));
+    bench.run_until(60 * S);
+    assert_eq!(bench.hosts(), ["b", "b"]);
+}
+
+#[test]
 fn members_and_minimum_may_change_at_any_time() {
     let mut bench = Bench::new(1, &["a", "b"]);
     bench.allocate(allocation("g", 3));
