@@ -2,6 +2,7 @@
 //! (DESIGN: commit).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::{Inventory, NodeId, Reservation, Revision, Row};
@@ -63,6 +64,8 @@ pub struct Ledger {
     arrivals: u64,
     /// Uids of the pods of each node, in no particular order.
     by_node: Vec<Vec<Arc<str>>>,
+    /// Uids of the pods of each namespace.
+    by_namespace: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
     /// Number of charges per priority.
     priorities: BTreeMap<i32, usize>,
     /// Uids of the pods that use each claim.
@@ -262,6 +265,25 @@ impl Ledger {
         }
     }
 
+    /// Returns the next charged pods of a namespace after this uid, at most so many. By uid.
+    pub fn charged_in(&self, namespace: &str, after: Option<&Arc<str>>, most: usize) -> Vec<Arc<str>> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let pods = self
+            .by_namespace
+            .get(namespace)
+            .into_iter()
+            .flat_map(|pods| pods.range::<Arc<str>, _>((after, Bound::Unbounded)));
+        pods.take(most).cloned().collect()
+    }
+
+    /// Replaces the holding of a charged pod, in place, with what `news` returns.
+    pub fn rehold_pod(&mut self, uid: &Arc<str>, news: impl FnOnce(&Holding) -> Holding) {
+        if let Some(charge) = self.charges.get(uid) {
+            let (node, holding) = (charge.node, news(&charge.holding));
+            self.rehold_one(uid.clone(), node, holding);
+        }
+    }
+
     /// Replaces the requests of a charged pod in place. Returns the previous usage; `None`: the pod is not charged.
     pub fn resize(&mut self, uid: &Arc<str>, usage: Arc<Usage>) -> Option<Arc<Usage>> {
         let charge = self.charges.get(uid)?;
@@ -274,10 +296,7 @@ impl Ledger {
     /// Replaces the holdings of the pods that use this claim with what `news` returns.
     pub fn rehold_users(&mut self, claim: &ClaimName, mut news: impl FnMut(&Holding) -> Holding) {
         for uid in self.users.get(claim).cloned().unwrap_or_default() {
-            if let Some(charge) = self.charges.get(&uid) {
-                let (node, holding) = (charge.node, news(&charge.holding));
-                self.rehold_one(uid, node, holding);
-            }
+            self.rehold_pod(&uid, &mut news);
         }
     }
 
@@ -365,6 +384,13 @@ impl Ledger {
         {
             uids.swap_remove(at);
         }
+        let namespace = &charge.holding.peer.identity.namespace;
+        if let Some(pods) = self.by_namespace.get_mut(namespace) {
+            pods.remove(uid);
+            if pods.is_empty() {
+                self.by_namespace.remove(namespace);
+            }
+        }
         self.count_priority(charge.holding.priority, false);
         for claim in charge.holding.volumes.iter().flat_map(|held| &held.claims) {
             if let Some(users) = self.users.get_mut(claim) {
@@ -410,6 +436,8 @@ impl Ledger {
             self.by_node.resize_with(charge.node.index() + 1, Vec::new);
         }
         self.by_node[charge.node.index()].push(uid.clone());
+        let namespace = charge.holding.peer.identity.namespace.clone();
+        self.by_namespace.entry(namespace).or_default().insert(uid.clone());
         self.count_priority(charge.holding.priority, true);
         self.inventory.charge(charge.node, &charge.holding);
         self.accounts.charge(&charge.holding);

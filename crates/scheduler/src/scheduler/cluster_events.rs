@@ -206,11 +206,8 @@ impl Scheduler {
                 return self.wake_all();
             }
             Affected::Everyone(namespace) => {
-                let objects = &mut self.cluster.objects;
-                self.cluster.ledger.rehold(|holding| {
-                    let theirs = holding.peer.identity.namespace == namespace;
-                    theirs.then(|| objects.renewed(holding))
-                });
+                self.relabelled.mark(&namespace);
+                self.relabelled.carry_on(&mut self.cluster.ledger, &mut self.cluster.objects);
                 namespace
             }
         };
@@ -235,8 +232,12 @@ impl Scheduler {
         self.wake_for_parked();
     }
 
-    /// Reclassifies some of the waiting pods marked as stale. If more are left, an agent is woken to carry on.
+    /// Reclassifies some of the waiting pods marked as stale, and updates some pods of relabelled namespaces. If more are left, an agent is woken to carry on.
     pub(super) fn classify_again(&mut self, now: Duration) {
+        if !self.relabelled.is_empty() {
+            self.relabelled.carry_on(&mut self.cluster.ledger, &mut self.cluster.objects);
+            self.actions.push(Action::WakeAgent(0));
+        }
         self.collect_marks();
         if self.stale.is_empty() {
             return;

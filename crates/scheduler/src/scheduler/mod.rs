@@ -20,6 +20,7 @@ mod hints;
 mod policies;
 mod preemption;
 mod quotas;
+mod relabelled;
 mod share;
 mod stale;
 mod verdict;
@@ -63,6 +64,7 @@ use foreign_binds::ForeignBinds;
 use gangs::Gangs;
 use preemption::Preemption;
 use quotas::Quotas;
+use relabelled::Relabelled;
 use stale::Stale;
 use waiting::{State, Waiting};
 use waiting_pods::WaitingPods;
@@ -90,6 +92,7 @@ pub struct Scheduler {
     term: u64,
     /// Waiting pods whose class may have changed.
     stale: Stale,
+    relabelled: Relabelled,
     claims: Claims,
     /// `loosened` revision for which agents were last woken.
     woken_for: Revision,
@@ -121,6 +124,7 @@ impl Scheduler {
             binds: 0,
             term: 0,
             stale: Stale::default(),
+            relabelled: Relabelled::default(),
             claims: Claims::default(),
             woken_for: 0,
             checked_last: vec![false; agents],

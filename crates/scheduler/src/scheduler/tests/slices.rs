@@ -122,3 +122,29 @@ fn a_term_that_is_written_about_one_pod_of_a_set_makes_two_classes_of_it_and_one
     bench.apply(member(10));
     assert_eq!(bench.scheduler.classes(), 2, "a new pod has the class from before");
 }
+
+#[test]
+fn a_namespace_that_is_relabelled_changes_its_placed_pods_slice_by_slice() {
+    const PLACED: usize = 3 * crate::scheduler::relabelled::SLICE_MAX;
+    let mut bench = Bench::new(1, &["a", "b"]);
+    for at in 0..PLACED {
+        let pod = labelled(&format!("web-{at:04}"), "x", "web");
+        bench.apply(Pod { node_name: Some("a".into()), ..pod });
+    }
+    bench.apply(Pod { node_name: Some("a".into()), ..labelled("other", "y", "web") });
+    let labels: berth_model::Labels = [("team", "a")].into_iter().collect();
+    let updated = |bench: &Bench| {
+        let peers = bench.scheduler.ledger().charges().map(|(_, charge)| &charge.holding.peer);
+        peers.filter(|peer| peer.identity.namespace_labels.get("team").is_some()).count()
+    };
+    let (mut before, mut slices) = (0, 0);
+    bench.scheduler.apply_object(ClusterObject::Namespace { name: "x".into(), labels });
+    while updated(&bench) < PLACED {
+        let done = updated(&bench) - before;
+        assert!(done <= crate::scheduler::relabelled::SLICE_MAX, "{done} in one slice");
+        (before, slices) = (updated(&bench), slices + 1);
+        assert!(slices < 10, "the slices make no progress");
+        bench.tick(bench.now);
+    }
+    assert_eq!((slices, bench.scheduler.ledger().consistency_check().len()), (2, 0));
+}
