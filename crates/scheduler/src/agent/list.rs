@@ -403,14 +403,16 @@ impl RankedList {
     }
 
     /// Returns whether the rules over domains accept this node with the current counts, which may be newer than the
-    /// list. Not if the list must be rebuilt: then the counts that it reads are not complete.
-    pub fn admits_by_domains(&self, view: &View, domains: &Domains, id: NodeId) -> bool {
+    /// list; `None`: the list must be rebuilt before, as it does not read all counts.
+    pub fn admits_by_domains(&self, domains: &Domains, id: NodeId) -> Option<bool> {
         let Some(scoped) = &self.scoped else {
-            return true;
+            return Some(true);
         };
+        if scoped.lacks_counts(&self.class, domains) {
+            return None;
+        }
         let domain = |topology| domains.domain_of(topology, id);
-        !scoped.is_outdated(&self.class, domains, view)
-            && scoped.refusal(&self.class, domains, RuleScope::All, domain).is_none()
+        Some(scoped.refusal(&self.class, domains, RuleScope::All, domain).is_none())
     }
 
     /// Returns the reasons of all nodes that are not valid.

@@ -115,11 +115,13 @@ impl Agent {
     }
 
     /// Returns whether `class`, whose list is cached, may still go to `node` after all changes since it was chosen: for
-    /// rules that depend on nodes other than this one. Catches up first; counts the changed rows, but repairs no list.
+    /// rules that depend on nodes other than this one. Catches up first; counts the changed rows, and repairs the list
+    /// only if it lacks counts.
     pub fn still_admits(&mut self, class: ClassId, node: NodeId, inventory: &Inventory) -> bool {
         self.catch_up(inventory);
         self.domains.advance(&self.view);
-        self.list(class).is_some_and(|list| list.admits_by_domains(&self.view, &self.domains, node))
+        let admits = |agent: &Agent| agent.list(class)?.admits_by_domains(&agent.domains, node);
+        admits(self).or_else(|| self.refresh(class).then(|| admits(self)).flatten()).unwrap_or(false)
     }
 
     /// Returns the best node of the cached list of a class.

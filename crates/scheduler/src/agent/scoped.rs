@@ -187,8 +187,12 @@ impl Scoped {
 
     /// Returns whether the list must be rebuilt: the cells have changed, or existing pods use another topology.
     pub fn is_outdated(&self, class: &Class, domains: &Domains, view: &View) -> bool {
+        self.lacks_counts(class, domains) || self.coarse != self.coarse_now(domains, view)
+    }
+
+    /// Returns whether existing pods use another topology, which is not counted.
+    pub fn lacks_counts(&self, class: &Class, domains: &Domains) -> bool {
         self.looked_at != domains.looked_at_len(&class.selected_by)
-            || self.coarse != self.coarse_now(domains, view)
     }
 
     pub fn globals(&self, class: &Class, domains: &Domains) -> Globals {

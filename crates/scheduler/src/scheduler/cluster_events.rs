@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cluster::Cluster;
 use super::waiting::unscheduled_message;
 use super::{Action, PodRefusal, Scheduler, State, Waiting};
 use crate::gang::AllocationName;
@@ -207,7 +208,7 @@ impl Scheduler {
             }
             Affected::Everyone(namespace) => {
                 self.relabelled.mark(&namespace);
-                self.relabelled.carry_on(&mut self.cluster.ledger, &mut self.cluster.objects);
+                self.charge_relabelled();
                 namespace
             }
         };
@@ -235,7 +236,7 @@ impl Scheduler {
     /// Reclassifies some of the waiting pods marked as stale, and updates some pods of relabelled namespaces. If more are left, an agent is woken to carry on.
     pub(super) fn classify_again(&mut self, now: Duration) {
         if !self.relabelled.is_empty() {
-            self.relabelled.carry_on(&mut self.cluster.ledger, &mut self.cluster.objects);
+            self.charge_relabelled();
             self.actions.push(Action::WakeAgent(0));
         }
         self.collect_marks();
@@ -247,6 +248,14 @@ impl Scheduler {
         }
         if !self.stale.is_empty() {
             self.actions.push(Action::WakeAgent(0));
+        }
+    }
+
+    /// Charges the next pods of relabelled namespaces with what others read of them now.
+    fn charge_relabelled(&mut self) {
+        let Cluster { ledger, objects, .. } = &mut self.cluster;
+        for uid in self.relabelled.next_slice(ledger) {
+            ledger.rehold_pod(&uid, |holding| objects.renewed(holding));
         }
     }
 

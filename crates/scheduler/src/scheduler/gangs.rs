@@ -18,6 +18,7 @@ use std::time::Duration;
 pub use advice::GangCase;
 use quota::members_within_quotas;
 
+use super::namespace_walks::NamespaceWalks;
 use super::{Action, Cluster, Preemption, Scheduler, State};
 use crate::class::Class;
 use crate::dispatch::{Request, Ticket};
@@ -33,8 +34,6 @@ use berth_model::{Identity, Peer};
 const PACE: Duration = Duration::from_secs(1);
 /// With n parked gangs the interval is at least n times this, so that together they use a small part of an agent's time.
 const PACE_EACH: Duration = Duration::from_millis(10);
-/// Minimum interval between searches for members of allocations that were created after their pods.
-const RECOUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// All gangs with an object or a waiting member.
 #[derive(Debug, Default)]
@@ -51,9 +50,8 @@ pub(super) struct Gangs {
     unreported: BTreeSet<AllocationName>,
     /// Last gang of `untold` whose status was computed.
     checked_up_to: Option<AllocationName>,
-    /// Pods with a node may be members that are not recorded yet.
-    recount: bool,
-    recounted_at: Option<Duration>,
+    /// Namespaces whose pods with a node may be members that are not recorded yet, or not any more.
+    recounts: NamespaceWalks,
     next_check: Duration,
     /// Classes of members of gangs being or last placed that may wait for another pod.
     listeners: BTreeMap<AllocationName, Vec<Arc<Class>>>,
@@ -318,23 +316,19 @@ impl Gangs {
     }
 
     /// Finds the members among the pods with a node, if they are not known.
-    fn recount(&mut self, now: Duration, cluster: &Cluster, preemption: &Preemption) {
-        let early = self.recounted_at.is_some_and(|at| now.saturating_sub(at) < RECOUNT_EVERY);
-        if !self.recount || early {
-            return;
-        }
-        self.recount = false;
-        self.recounted_at = Some(now);
+    fn recount(&mut self, cluster: &Cluster, preemption: &Preemption) {
         let mut found: Vec<(Arc<str>, Option<Membership>)> = Vec::new();
-        for (uid, charge) in cluster.ledger.charges() {
+        for uid in self.recounts.next_slice(&cluster.ledger) {
+            let Some(charge) = cluster.ledger.charge_of(&uid) else {
+                continue;
+            };
             let peer = &charge.holding.peer;
-            let leaves = peer.terminating || preemption.is_evicting(uid);
+            let leaves = peer.terminating || preemption.is_evicting(&uid);
             let membership = if leaves { None } else { self.find(peer) };
-            if membership.is_some() || self.placed.contains_key(uid) {
-                found.push((uid.clone(), membership));
+            if membership.is_some() || self.placed.contains_key(&uid) {
+                found.push((uid, membership));
             }
         }
-        found.sort_by(|a, b| a.0.cmp(&b.0));
         for (uid, membership) in found {
             match membership {
                 Some(membership) => self.gained(&uid, &membership.name, membership.role),
@@ -417,16 +411,9 @@ impl Scheduler {
         if same_members {
             return;
         }
-        self.gangs.recount = true;
-        let concerns = |pod: &super::Waiting| {
-            pod.gang.as_ref().is_some_and(|gang| gang.name == *name || gang.losers.contains(name))
-                || after.as_ref().is_some_and(|after| after.role_of(&pod.source.peer).is_some())
-        };
-        let uids = self.cluster.waiting.iter().filter(|(_, pod)| concerns(pod)).map(|(uid, _)| uid);
-        uids.for_each(|uid| self.stale.mark_pod(uid));
-        if !self.stale.is_empty() {
-            self.wake_all();
-        }
+        self.gangs.recounts.mark(&name.namespace);
+        self.stale.mark_namespace(name.namespace.clone());
+        self.wake_all();
     }
 
     // Members.
@@ -477,11 +464,11 @@ impl Scheduler {
 
     /// Decides about gangs that are marked due or whose time has come.
     pub(super) fn maintain_gangs(&mut self, now: Duration) {
-        if self.gangs.all.is_empty() && !self.gangs.recount {
+        if self.gangs.all.is_empty() && self.gangs.recounts.is_empty() {
             return;
         }
         if self.synced() {
-            self.gangs.recount(now, &self.cluster, &self.preemption);
+            self.gangs.recount(&self.cluster, &self.preemption);
         }
         for name in std::mem::take(&mut self.gangs.due) {
             self.decide_gang(&name, now);

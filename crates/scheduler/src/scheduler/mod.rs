@@ -17,10 +17,10 @@ mod foreign_binds;
 mod gangs;
 mod growth;
 mod hints;
+mod namespace_walks;
 mod policies;
 mod preemption;
 mod quotas;
-mod relabelled;
 mod share;
 mod stale;
 mod verdict;
@@ -62,9 +62,9 @@ use claims::Claims;
 use cluster::Cluster;
 use foreign_binds::ForeignBinds;
 use gangs::Gangs;
+use namespace_walks::NamespaceWalks;
 use preemption::Preemption;
 use quotas::Quotas;
-use relabelled::Relabelled;
 use stale::Stale;
 use waiting::{State, Waiting};
 use waiting_pods::WaitingPods;
@@ -92,7 +92,8 @@ pub struct Scheduler {
     term: u64,
     /// Waiting pods whose class may have changed.
     stale: Stale,
-    relabelled: Relabelled,
+    /// Namespaces whose labels changed: their placed pods are to be charged with the new ones.
+    relabelled: NamespaceWalks,
     claims: Claims,
     /// `loosened` revision for which agents were last woken.
     woken_for: Revision,
@@ -124,7 +125,7 @@ impl Scheduler {
             binds: 0,
             term: 0,
             stale: Stale::default(),
-            relabelled: Relabelled::default(),
+            relabelled: NamespaceWalks::default(),
             claims: Claims::default(),
             woken_for: 0,
             checked_last: vec![false; agents],

@@ -125,7 +125,7 @@ fn a_term_that_is_written_about_one_pod_of_a_set_makes_two_classes_of_it_and_one
 
 #[test]
 fn a_namespace_that_is_relabelled_changes_its_placed_pods_slice_by_slice() {
-    const PLACED: usize = 3 * crate::scheduler::relabelled::SLICE_MAX;
+    const PLACED: usize = 3 * crate::scheduler::namespace_walks::SLICE_MAX;
     let mut bench = Bench::new(1, &["a", "b"]);
     for at in 0..PLACED {
         let pod = labelled(&format!("web-{at:04}"), "x", "web");
@@ -141,7 +141,7 @@ fn a_namespace_that_is_relabelled_changes_its_placed_pods_slice_by_slice() {
     bench.scheduler.apply_object(ClusterObject::Namespace { name: "x".into(), labels });
     while updated(&bench) < PLACED {
         let done = updated(&bench) - before;
-        assert!(done <= crate::scheduler::relabelled::SLICE_MAX, "{done} in one slice");
+        assert!(done <= crate::scheduler::namespace_walks::SLICE_MAX, "{done} in one slice");
         (before, slices) = (updated(&bench), slices + 1);
         assert!(slices < 10, "the slices make no progress");
         bench.tick(bench.now);
