@@ -41,17 +41,69 @@ pub struct ParkedGroup {
     pub reported_at: Duration,
     /// This diagnosis has been reported for the pods.
     pub is_reported: bool,
-    /// There may be pods without any report.
-    pub has_unreported: bool,
+    /// Since when there may be pods without any report.
+    pub unreported_since: Option<Duration>,
+    /// Progress of the reports to its pods.
+    pass: Option<ReportPass>,
     messages: [Option<Arc<str>>; 2],
     /// Number of pods woken since the group was created.
     woken: u64,
+    /// Places of the pods in the order of their arrival.
+    by_arrival: BTreeMap<u64, Place>,
 }
+
+/// Reports to the pods of a group, carried out in slices.
+#[derive(Debug, Clone, Copy)]
+struct ReportPass {
+    /// The pod that was visited last.
+    visited: Option<Place>,
+    /// Only pods without any report need one.
+    only_new: bool,
+    /// Another pass of this kind (`only_new`) follows.
+    next: Option<bool>,
+}
+
+/// Number of pods that one slice of a pass visits at most.
+pub const REPORTS_MAX: usize = 256;
 
 impl ParkedGroup {
     /// Returns whether no pod of the class can fit now, given the latest change that could matter.
     pub fn is_certain(&self, loosened: Revision) -> bool {
         self.probe.is_none() && self.checked >= loosened.max(self.arrived)
+    }
+
+    /// Returns whether pods are still to be visited by a pass that has begun.
+    pub fn is_reporting(&self) -> bool {
+        self.pass.is_some()
+    }
+
+    /// Drops the pass that has begun.
+    pub fn stop_reporting(&mut self) {
+        self.pass = None;
+    }
+
+    /// Returns the next pods of the pass to report to, and whether only those without any report need one.
+    pub fn next_reports(&mut self) -> (Vec<Arc<str>>, bool) {
+        let Some(pass) = &mut self.pass else {
+            return (Vec::new(), false);
+        };
+        let only_new = pass.only_new;
+        let after = pass.visited.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut slice: Vec<_> = self.pods.range((after, Bound::Unbounded)).take(REPORTS_MAX).collect();
+        if slice.len() == REPORTS_MAX {
+            pass.visited = slice.last().map(|(place, _)| **place);
+        } else {
+            self.pass = pass.next.map(|only_new| ReportPass { visited: None, only_new, next: None });
+        }
+        (slice.drain(..).map(|(_, uid)| uid.clone()).collect(), only_new)
+    }
+
+    fn begin_reports(&mut self, only_new: bool) {
+        match &mut self.pass {
+            // It goes on: pods at the end of the group must not wait for ever for those that join at its beginning.
+            Some(pass) => pass.next = Some(only_new && pass.next.unwrap_or(true)),
+            None => self.pass = Some(ReportPass { visited: None, only_new, next: None }),
+        }
     }
 
     /// Returns the report text for a pod of this group; formatted once for all of them.
@@ -79,6 +131,8 @@ pub struct Parked {
     listeners: BTreeSet<ClassId>,
     /// The revision at which a pod last came to a node.
     arrived: Revision,
+    /// Groups with reports in progress.
+    reporting: BTreeSet<ClassId>,
 }
 
 impl Parked {
@@ -102,6 +156,27 @@ impl Parked {
     pub fn groups_after(&self, after: Option<ClassId>) -> impl Iterator<Item = &ParkedGroup> {
         let after = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.groups.range((after, Bound::Unbounded)).map(|(_, group)| group)
+    }
+
+    /// Begins reports to all pods of the group, or to those without any report.
+    pub fn begin_reports(&mut self, class: ClassId, only_new: bool) {
+        if let Some(group) = self.groups.get_mut(&class) {
+            group.begin_reports(only_new);
+            self.reporting.insert(class);
+        }
+    }
+
+    /// Returns a group with reports in progress. The one that was returned last comes last.
+    pub fn next_reporting(&mut self, after: Option<ClassId>) -> Option<ClassId> {
+        let later = after.map_or(Bound::Unbounded, Bound::Excluded);
+        loop {
+            let next = self.reporting.range((later, Bound::Unbounded)).next();
+            let next = next.or_else(|| self.reporting.first()).copied()?;
+            if self.groups.get(&next).is_some_and(ParkedGroup::is_reporting) {
+                return Some(next);
+            }
+            self.reporting.remove(&next);
+        }
     }
 
     /// Returns the number of parked pods.
@@ -153,9 +228,11 @@ impl Parked {
                     unhelped: None,
                     reported_at: Duration::ZERO,
                     is_reported: true,
-                    has_unreported: false,
+                    unreported_since: None,
+                    pass: None,
                     messages: [None, None],
                     woken: 0,
+                    by_arrival: BTreeMap::new(),
                 };
                 self.groups.insert(class.id, group);
                 if class.listens() {
@@ -191,6 +268,7 @@ impl Parked {
         if group.pods.insert(place, uid.clone()).is_none() {
             self.pods += 1;
         }
+        group.by_arrival.insert(place.1, place);
     }
 
     /// Removes a pod from its group; an empty group is dropped.
@@ -200,6 +278,7 @@ impl Parked {
         };
         if group.pods.remove(&place).is_some() {
             self.pods -= 1;
+            group.by_arrival.remove(&place.1);
         }
         self.forget_if_empty(class);
     }
@@ -212,10 +291,11 @@ impl Parked {
             return None;
         }
         group.woken += 1;
-        let longest = || group.pods.keys().min_by_key(|place| place.1).copied();
+        let longest = || group.by_arrival.first_key_value().map(|(_, place)| *place);
         let aged = group.woken.is_multiple_of(AGED_TURN).then(longest).flatten();
         let place = aged.or_else(|| group.pods.first_key_value().map(|(place, _)| *place))?;
         let uid = group.pods.remove(&place)?;
+        group.by_arrival.remove(&place.1);
         self.pods -= 1;
         group.probe = Some(uid.clone());
         Some(uid)
@@ -229,6 +309,7 @@ impl Parked {
             return None;
         }
         let uid = group.pods.remove(&place)?;
+        group.by_arrival.remove(&place.1);
         self.pods -= 1;
         group.probe = Some(uid);
         Some(group.agent)
@@ -367,6 +448,34 @@ mod tests {
             parked.probe_ended(class.id, &woken);
         }
         assert_eq!(turns, AGED_TURN);
+    }
+
+    #[test]
+    fn reports_visit_every_pod_in_slices_however_many_join_meanwhile() {
+        let (mut parked, class) = group_of(&[]);
+        let join = |parked: &mut Parked, at: usize, priority: i32| {
+            parked.join(class.id, (Reverse(priority), at as u64), &Arc::from(format!("u{at}")));
+        };
+        (0..3 * REPORTS_MAX).for_each(|at| join(&mut parked, at, 0));
+        parked.begin_reports(class.id, true);
+        let (mut visited, mut slices) = (BTreeSet::new(), 0);
+        while parked.next_reporting(None).is_some() && slices < 20 {
+            let (slice, only_new) = parked.get_mut(class.id).unwrap().next_reports();
+            assert!(slice.len() <= REPORTS_MAX && only_new);
+            visited.extend(slice);
+            slices += 1;
+            // A more important pod joins, and the reports are begun again because of it.
+            join(&mut parked, 10_000 + slices, 1);
+            if slices < 5 {
+                parked.begin_reports(class.id, true);
+            }
+        }
+        assert!(
+            (0..3 * REPORTS_MAX).all(|at| visited.contains(&*format!("u{at}"))),
+            "{} visited",
+            visited.len()
+        );
+        assert!(parked.next_reporting(None).is_none(), "the reports never end");
     }
 
     #[test]

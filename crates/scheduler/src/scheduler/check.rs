@@ -46,8 +46,11 @@ impl Scheduler {
             State::Refused(_) => true,
             State::OverQuota => !self.quotas.is_fresh(uid),
             // Nothing is reported until it is certain that no node fits.
-            State::Parked => (self.parked.get(pod.class.id))
-                .is_some_and(|group| !group.has_unreported && group.is_certain(self.inventory().loosened())),
+            State::Parked => (self.parked.get(pod.class.id)).is_some_and(|group| {
+                group.unreported_since.is_none()
+                    && !group.is_reporting()
+                    && group.is_certain(self.inventory().loosened())
+            }),
             _ => false,
         };
         ensure(6, !self.cluster.leading || !must_know || pod.reported.is_some(), || {

@@ -46,6 +46,7 @@ pub use quotas::QuotaStanding;
 pub use share::Share;
 pub use verdict::{NodeCandidate, Standings, Verdict};
 pub use waiting::PodRefusal;
+use work::Turn;
 pub use work::{Settled, Task, TaskResult};
 
 use crate::class::{ClassId, Classifier};
@@ -68,6 +69,11 @@ use quotas::Quotas;
 use stale::Stale;
 use waiting::{State, Waiting};
 use waiting_pods::WaitingPods;
+
+/// Number of parked classes that one tick looks at for due reports.
+const GROUPS_MAX: usize = 1024;
+/// A parked pod gets a message after this time even if it is not certain any more that no node fits.
+const REPORT_LATEST: Duration = Duration::from_secs(5);
 
 /// State machine of the scheduler: hands events to its components in order, and carries out what they answer.
 #[derive(Debug)]
@@ -94,11 +100,15 @@ pub struct Scheduler {
     stale: Stale,
     /// Namespaces whose labels changed: their placed pods are to be charged with the new ones.
     relabelled: NamespaceWalks,
+    /// The parked class after which the search for due reports goes on.
+    looked_at: Option<ClassId>,
+    /// The parked class to whose pods was reported last.
+    reported_last: Option<ClassId>,
     claims: Claims,
     /// `loosened` revision for which agents were last woken.
     woken_for: Revision,
-    /// By agent: whether its last task was a check of a parked class.
-    checked_last: Vec<bool>,
+    /// By agent.
+    turns: Vec<Turn>,
     /// Latest commit that violated an invariant.
     overcommitted: Option<Violation>,
 }
@@ -126,9 +136,11 @@ impl Scheduler {
             term: 0,
             stale: Stale::default(),
             relabelled: NamespaceWalks::default(),
+            looked_at: None,
+            reported_last: None,
             claims: Claims::default(),
             woken_for: 0,
-            checked_last: vec![false; agents],
+            turns: vec![Turn::default(); agents],
             overcommitted: None,
             cluster: Cluster {
                 objects: ObjectStores::new(config.default_spread.clone()),
@@ -281,20 +293,58 @@ impl Scheduler {
         self.reserve_for_aged(now);
         self.report_policies();
         self.report_quotas(now);
+        self.begin_due_reports(now);
+        self.carry_on_reports();
+    }
+
+    /// Begins reports to the pods of parked classes whose message has changed for long enough, or that have waited long
+    /// for one. Looks at some classes only.
+    fn begin_due_reports(&mut self, now: Duration) {
         let refresh = self.cluster.config.refresh;
-        let stale: Vec<_> = (self.parked.groups())
-            .filter(|group| !group.is_reported && now.saturating_sub(group.reported_at) >= refresh)
-            .map(|group| group.class.id)
-            .collect();
-        for class in stale {
+        let mut due = Vec::new();
+        let groups = self.parked.groups_after(self.looked_at).take(GROUPS_MAX);
+        let mut last = None;
+        for (at, group) in groups.enumerate() {
+            last = (at + 1 == GROUPS_MAX).then_some(group.class.id);
+            let is_stale = !group.is_reported && now.saturating_sub(group.reported_at) >= refresh;
+            let overdue = |since: Duration| now.saturating_sub(since) >= REPORT_LATEST;
+            // While constraints loosen all the time, no diagnosis is ever certain. The last one was true once.
+            let waits = group.unreported_since.is_some_and(overdue) && group.probe.is_none();
+            if is_stale || waits {
+                due.push((group.class.id, is_stale));
+            }
+        }
+        self.looked_at = last;
+        for (class, is_stale) in due {
             let Some(group) = self.parked.get_mut(class) else {
                 continue;
             };
-            group.is_reported = true;
-            group.reported_at = now;
-            let pods: Vec<_> = group.pods.values().cloned().collect();
-            for uid in pods {
-                self.report_reason(&uid, false);
+            group.unreported_since = None;
+            if is_stale {
+                group.is_reported = true;
+                group.reported_at = now;
+            }
+            self.parked.begin_reports(class, !is_stale);
+        }
+    }
+
+    /// Reports to some pods of a parked class for which reports are in progress.
+    fn carry_on_reports(&mut self) {
+        if let Some(class) = self.parked.next_reporting(self.reported_last) {
+            self.reported_last = Some(class);
+            self.report_slice(class);
+            self.actions.push(Action::WakeAgent(0));
+        }
+    }
+
+    fn report_slice(&mut self, class: ClassId) {
+        let Some(group) = self.parked.get_mut(class) else {
+            return;
+        };
+        let (pods, only_new) = group.next_reports();
+        for uid in pods {
+            if !only_new || self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.reported.is_none()) {
+                self.report_reason(&uid, only_new);
             }
         }
     }
@@ -356,7 +406,7 @@ impl Scheduler {
         let (cluster, actions) = (&self.cluster, &mut self.actions);
         if self.preemption.pod_parked(uid, cluster, &self.parked, actions) || !certain {
             if let Some(group) = self.parked.get_mut(class) {
-                group.has_unreported = true;
+                group.unreported_since.get_or_insert(now);
             }
         } else {
             self.report_reason(uid, true);
@@ -374,15 +424,14 @@ impl Scheduler {
         let Some(group) = self.parked.get_mut(class) else {
             return;
         };
-        if !group.has_unreported || !group.is_certain(loosened) {
+        if group.unreported_since.is_none() || !group.is_certain(loosened) {
             return;
         }
-        group.has_unreported = false;
-        let pods: Vec<_> = group.pods.values().cloned().collect();
-        for uid in pods {
-            if self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.reported.is_none()) {
-                self.report_reason(&uid, true);
-            }
+        group.unreported_since = None;
+        self.parked.begin_reports(class, true);
+        self.report_slice(class);
+        if self.parked.get(class).is_some_and(|group| group.is_reporting()) {
+            self.actions.push(Action::WakeAgent(0));
         }
     }
 

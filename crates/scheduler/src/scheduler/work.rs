@@ -89,28 +89,52 @@ pub enum Settled {
     Again,
 }
 
+/// Whose turn it is at an agent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Turn {
+    /// Its last task was a placement.
+    placed: bool,
+    /// The kind of search that comes first: checks of parked classes, preemption, preemption for gangs.
+    search: usize,
+}
+
+/// Number of kinds of searches.
+const SEARCHES: usize = 3;
+
 impl Scheduler {
-    /// Returns the next task for this agent, if it may work. Checks of parked classes and placements alternate, so that
-    /// neither a stream of changes nor a stream of pods starves the other.
+    /// Returns the next task for this agent, if it may work. Placements and searches for parked pods alternate, and so do
+    /// the kinds of searches: neither a stream of changes nor a stream of pods starves anything.
     pub fn next_task(&mut self, agent: usize, now: Duration) -> Option<Task> {
         if !self.synced() || !self.cluster.leading {
             return None;
         }
         self.classify_again(now);
+        self.carry_on_reports();
         self.maintain_gangs(now);
         self.maintain_quotas(now);
-        let checked = std::mem::replace(&mut self.checked_last[agent], false);
         self.look_at_nominated(now);
-        let mut next = if checked { self.next_placement(agent, now) } else { None };
-        next = next.or_else(|| self.next_check(agent)).or_else(|| self.next_preemption(agent, now));
-        if next.is_none() {
-            let step = self.preemption.next_gang_step(agent, &self.cluster, &self.gangs);
-            next = step.map(Task::PreemptTogether);
+        let turn = self.turns[agent];
+        if !turn.placed
+            && let Some(task) = self.next_placement(agent, now)
+        {
+            self.turns[agent].placed = true;
+            return Some(task);
         }
-        if !matches!(next, None | Some(Task::Place { .. } | Task::Gang { .. })) {
-            self.checked_last[agent] = true;
+        for kind in (0..SEARCHES).map(|step| (turn.search + step) % SEARCHES) {
+            let task = match kind {
+                0 => self.next_check(agent),
+                1 => self.next_preemption(agent, now),
+                _ => {
+                    let step = self.preemption.next_gang_step(agent, &self.cluster, &self.gangs);
+                    step.map(Task::PreemptTogether)
+                }
+            };
+            if task.is_some() {
+                self.turns[agent] = Turn { placed: false, search: (kind + 1) % SEARCHES };
+                return task;
+            }
         }
-        next.or_else(|| self.next_placement(agent, now))
+        self.next_placement(agent, now)
     }
 
     fn next_check(&mut self, agent: usize) -> Option<Task> {

@@ -272,7 +272,7 @@ impl Scheduler {
     pub(in crate::scheduler) fn next_preemption(&mut self, agent: usize, now: Duration) -> Option<Task> {
         loop {
             let (hunts, actions) = (&mut self.preemption.hunts, &mut self.actions);
-            let class = hunts.next_class(agent, &self.cluster, &self.parked, actions)?;
+            let class = hunts.next_class(agent, &self.cluster, &self.parked, now, actions)?;
             loop {
                 let Preemption { hunts, nominations, .. } = &mut self.preemption;
                 match hunts.step(class, &self.cluster, &self.parked, nominations, now) {

@@ -75,7 +75,13 @@ struct Hunt {
     hopeless: BTreeMap<Option<Arc<str>>, Hopeless>,
     /// Consecutive failures.
     failures: u32,
+    /// Since when it waits until it is certain that the class fits nowhere.
+    put_off: Option<Duration>,
 }
+
+/// A class that fitted nowhere when it was last checked preempts after this time although constraints have loosened
+/// since.
+const PUT_OFF_MAX: Duration = Duration::from_secs(5);
 
 /// Preemption failed for all pods of the class up to this priority, as of this occupancy revision.
 #[derive(Debug)]
@@ -200,6 +206,7 @@ impl Hunts {
         agent: usize,
         cluster: &Cluster,
         parked: &Parked,
+        now: Duration,
         actions: &mut Vec<Action>,
     ) -> Option<ClassId> {
         loop {
@@ -207,15 +214,25 @@ impl Hunts {
             let want = *self.wanted.range(first..).next().filter(|want| want.0 == agent)?;
             let class = want.2;
             self.wanted.remove(&want);
-            if let Some(hunt) = self.by_class.get_mut(&class) {
-                hunt.want = None;
-            }
+            let Some(hunt) = self.by_class.get_mut(&class) else {
+                continue;
+            };
+            hunt.want = None;
             match parked.get(class) {
                 None => self.forget(class),
                 Some(group) if group.agent != agent => self.go_on(class, parked, actions),
-                Some(group) if group.is_certain(cluster.inventory().loosened()) => return Some(class),
-                // The check of the class comes first, and reports.
-                Some(_) => {}
+                Some(group) => {
+                    if group.is_certain(cluster.inventory().loosened()) {
+                        hunt.put_off = None;
+                        return Some(class);
+                    }
+                    // While constraints loosen all the time, nothing is ever certain: then the last check suffices.
+                    let put_off = *hunt.put_off.get_or_insert(now);
+                    if group.probe.is_none() && now.saturating_sub(put_off) >= PUT_OFF_MAX {
+                        return Some(class);
+                    }
+                    // The check of the class comes first, and reports.
+                }
             }
         }
     }

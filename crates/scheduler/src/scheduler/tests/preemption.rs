@@ -387,3 +387,37 @@ fn preemption_is_retried_after_a_pod_of_lower_priority_is_placed() {
     bench.work();
     assert_eq!(bench.evicted(), ["low"]);
 }
+
+#[test]
+fn while_room_comes_and_goes_all_the_time_parked_pods_are_told_and_preempt_within_ten_seconds() {
+    let mut bench = bench(&["n", "small"]);
+    bench.running("n", "victim", 1000, 0, 10);
+    bench.running("small", "guest", 10, 9, 10);
+    bench.apply(important("p", 900, 5));
+    // Larger than any node, so that it cannot preempt.
+    bench.apply(important("giant", 5000, 5));
+    let mut changes = 0;
+    let mut loosen = |bench: &mut Bench| {
+        changes += 1;
+        bench.scheduler.apply_node(node("small", 20 + changes % 7));
+        bench.collect();
+    };
+    for step in 0..100 {
+        bench.tick(step * S / 10);
+        for _ in 0..4 {
+            let Some(task) = bench.take(0) else { break };
+            loop {
+                let answer = bench.choose(0, &task);
+                // Something always loosens between a search and its end.
+                loosen(&mut bench);
+                if bench.settle(0, &task, answer) == Settled::Done {
+                    break;
+                }
+                bench.agents[0].catch_up(bench.scheduler.inventory());
+            }
+            loosen(&mut bench);
+        }
+    }
+    assert!(bench.told_last("giant").starts_with("0/2 nodes are available"), "{:?}", bench.told);
+    assert_eq!(bench.evicted(), ["victim"]);
+}
