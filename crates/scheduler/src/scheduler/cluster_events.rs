@@ -115,14 +115,15 @@ impl Scheduler {
         }
     }
 
-    /// Deletes the pods that are not in a complete list.
+    /// Deletes the pods that are not in a complete list. What was granted to others stays charged: the pod may have been
+    /// created after the list was made, and every grant ends by a fact of its own.
     pub fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
-        let mut gone: Vec<Arc<str>> =
-            self.cluster.ledger.charged().filter(|uid| !uids.contains(*uid)).cloned().collect();
+        let is_gone = |uid: &&Arc<str>| !uids.contains(*uid) && !self.foreign.is_granted(uid);
+        let mut gone: Vec<Arc<str>> = self.cluster.ledger.charged().filter(is_gone).cloned().collect();
         let reserved = self.cluster.ledger.reserved().filter(|uid| !self.foreign.is_former(uid));
         let waiting =
             self.cluster.waiting.keys().chain(self.foreign.pods().map(|pod| &pod.uid)).chain(reserved);
-        gone.extend(waiting.filter(|uid| !uids.contains(*uid)).cloned());
+        gone.extend(waiting.filter(is_gone).cloned());
         gone.sort();
         gone.dedup();
         for uid in gone {

@@ -179,6 +179,11 @@ impl ForeignBinds {
         }
     }
 
+    /// Returns whether a request of another client to bind this pod was granted, and its outcome is unknown.
+    pub(super) fn is_granted(&self, uid: &str) -> bool {
+        self.holds.contains_key(uid) || self.binds.contains(uid)
+    }
+
     /// Reviews a binding whose node is charged already.
     fn assess_again(&mut self, cluster: &Cluster, uid: &str, until: Option<Duration>) -> BindReview {
         if let Some(hold) = self.holds.get_mut(uid) {

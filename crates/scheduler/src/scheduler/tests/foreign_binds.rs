@@ -61,6 +61,26 @@ fn room_that_was_granted_is_taken_until_the_pod_is_seen() {
 }
 
 #[test]
+fn room_granted_to_a_pod_that_is_younger_than_a_list_stays_taken_when_the_list_ends() {
+    let mut bench = guard(&["a"]);
+    // The list was made before these pods were created.
+    let young = foreign("young", 600);
+    let review = bench.scheduler.review(&to("young", "a"), Some(&young), Some(60 * S));
+    assert_eq!(review, BindReview::Allowed);
+    bench.apply(foreign("asked", 300));
+    assert!(matches!(bench.asked("asked", "a"), ExtenderBind::Begin(_)));
+    bench.scheduler.retain_pods(&HashSet::new());
+    bench.collect();
+    assert_eq!(bench.cpu_taken("a"), 900);
+    assert!(matches!(
+        bench.scheduler.review(&to("late", "a"), Some(&foreign("late", 300)), Some(60 * S)),
+        BindReview::Refused(_)
+    ));
+    bench.read("young", "a", Truth::Gone);
+    assert_eq!(bench.cpu_taken("a"), 300);
+}
+
+#[test]
 fn room_kept_for_a_pod_of_berth_does_not_refuse_binds_of_others() {
     for (priority, allowed) in [(KEPT_FROM_ALL, true), (GRANTED, false)] {
         let mut bench = guard(&["a"]);
