@@ -374,6 +374,11 @@ impl Scrape {
                 now.aged,
             ),
             ("berth_classes", "Classes of pods in memory", now.classes),
+            (
+                "berth_affinity_selectors",
+                "Different selectors in the affinity terms of known pods",
+                now.selectors,
+            ),
             ("berth_leader", "1 while this process is the leader", usize::from(now.leading)),
         ] {
             gauges(to, name, help, &[(&[], value)])?;

@@ -21,6 +21,8 @@ pub struct Statistics {
     /// Pods with room reserved because they have waited for long.
     pub aged: usize,
     pub classes: usize,
+    /// Different selectors in the affinity terms of known pods.
+    pub selectors: usize,
     pub leading: bool,
 }
 
@@ -39,6 +41,7 @@ impl Engine {
                 parked_classes: scheduler.parked_classes(),
                 aged: scheduler.aged(),
                 classes: scheduler.classes(),
+                selectors: scheduler.ledger().selectors().len(),
                 leading: scheduler.leading(),
             }
         })

@@ -299,16 +299,16 @@ impl Scheduler {
         let used = |claim: &ClaimName| self.cluster.ledger.is_used(claim);
         let spec = self.cluster.objects.effective_spec(&pod.spec.clone().unwrap_or_default(), &pod, &used);
         let holding = self.cluster.objects.holding(&pod);
-        let known = self.cluster.waiting.get(&pod.uid).map(|known| known.holding.peer.affinity.clone());
-        if known.as_ref() != Some(&holding.peer.affinity) {
-            // Before it is classified: most terms select the pod itself.
-            self.cluster.ledger.expect(&holding.peer.affinity);
-            if let Some(known) = known {
-                self.cluster.ledger.stop_expecting(&known);
-            }
+        let refusal = PodRefusal::of(&pod);
+        // The terms of a pod that is refused concern nobody.
+        let expected = refusal.is_none().then(|| holding.peer.affinity.clone()).unwrap_or_default();
+        // Before it is classified: most terms select the pod itself.
+        self.cluster.ledger.expect(&expected);
+        if let Some(known) = self.cluster.waiting.get_mut(&pod.uid) {
+            let before = std::mem::replace(&mut known.expected, expected.clone());
+            self.cluster.ledger.stop_expecting(&before);
         }
         let class = self.classify(&pod, &spec, &holding);
-        let refusal = PodRefusal::of(&pod);
         let gang = self.gangs.find(&holding.peer);
         if let Some(known) = self.cluster.waiting.get_mut(&pod.uid) {
             known.generation = pod.generation;
@@ -344,7 +344,7 @@ impl Scheduler {
                 self.next_seq += 1;
                 self.claims.add_user(&uid, &holding);
                 let mut waiting = Waiting::new(pod.clone(), class, holding, self.next_seq, now);
-                waiting.gang = gang;
+                (waiting.gang, waiting.expected) = (gang, expected);
                 self.cluster.waiting.insert(uid.clone(), waiting);
             }
         }
@@ -354,7 +354,8 @@ impl Scheduler {
         match refusal {
             None => self.admit(&uid, now),
             Some(refusal) => {
-                self.stats.bad_pods += u64::from(pod.spec.is_err());
+                let is_bad = matches!(refusal, PodRefusal::Invalid(_) | PodRefusal::TooManyTerms { .. });
+                self.stats.bad_pods += u64::from(is_bad);
                 if let Some(waiting) = self.cluster.waiting.get_mut(&uid) {
                     waiting.state = State::Refused(Box::new(refusal));
                 }

@@ -530,7 +530,7 @@ impl Scheduler {
         self.end_nomination(uid, false);
         let waiting = self.cluster.waiting.remove(uid)?;
         self.claims.remove_user(uid, &waiting.holding);
-        self.cluster.ledger.stop_expecting(&waiting.holding.peer.affinity);
+        self.cluster.ledger.stop_expecting(&waiting.expected);
         Some(waiting)
     }
 

@@ -9,7 +9,7 @@ use crate::class::Class;
 use crate::dispatch::Ticket;
 use crate::gang::Membership;
 use crate::queue::Place;
-use berth_model::{Holding, Pod, PodRef, PreemptionPolicy, SpecError, Unsupported};
+use berth_model::{Holding, Pod, PodAffinity, PodRef, PreemptionPolicy, SpecError, Unsupported};
 
 /// A pod of this scheduler that has no node yet, or whose bind is in flight.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(super) struct Waiting {
     pub(super) class: Arc<Class>,
     /// Holding it would have on its node.
     pub(super) holding: Holding,
+    /// Its terms, if the ledger expects them.
+    pub(super) expected: Arc<PodAffinity>,
     /// Last observed object, for reclassification.
     pub(super) source: Box<Pod>,
     pub(super) priority: i32,
@@ -79,7 +81,16 @@ pub enum PodRefusal {
         .0.iter().map(|feature| feature.field()).collect::<Vec<_>>().join(", ")
     )]
     Unsupported(Box<[Unsupported]>),
+    #[error(
+        "the pod has {terms} affinity terms and spread constraints, and berth schedules pods with at most {max}: \
+         each is counted on all nodes; use fewer, with labels that several workloads share",
+        max = TERMS_MAX
+    )]
+    TooManyTerms { terms: usize },
 }
+
+/// Each term of a pod costs its class a count over all nodes.
+const TERMS_MAX: usize = 256;
 
 impl PodRefusal {
     /// Returns the reason why the pod is refused, if it is.
@@ -89,7 +100,10 @@ impl PodRefusal {
             Ok(spec) if !spec.unsupported.is_empty() => {
                 Some(PodRefusal::Unsupported(spec.unsupported.clone()))
             }
-            Ok(_) => None,
+            Ok(spec) => {
+                let terms = spec.pod_affinity.terms().count() + spec.spread.constraints.len();
+                (terms > TERMS_MAX).then_some(PodRefusal::TooManyTerms { terms })
+            }
         }
     }
 }
@@ -119,6 +133,7 @@ impl Waiting {
             news: None,
             admitted: false,
             gang: None,
+            expected: Arc::default(),
             state: State::Gated,
             source: Box::new(pod),
         }

@@ -120,6 +120,18 @@ fn a_pod_that_comes_while_its_friend_is_evaluated_is_not_missed() {
 }
 
 #[test]
+fn a_pod_with_ten_thousand_terms_is_refused_and_changes_nothing_for_others() {
+    let mut bench = two_zones();
+    let terms = (0..10_000).map(|at| near(&format!("app-{at}"))).collect();
+    bench.apply(of_app("crowd", "crowd", PodAffinity { required_anti: terms, ..PodAffinity::default() }));
+    bench.apply(of_app("web", "web", PodAffinity::default()));
+    bench.work();
+    assert_eq!(bench.bound(), ["web"]);
+    assert!(bench.told[0].2.contains("10000 affinity terms"), "{}", bench.told[0].2);
+    assert!(bench.scheduler.ledger().selectors().is_empty(), "its terms concern nobody before it has a node");
+}
+
+#[test]
 fn a_pod_that_would_unbalance_zones_is_placed_as_soon_as_the_others_catch_up() {
     let mut bench = two_zones();
     bench.scheduler.apply_node(Node { unschedulable: true, ..zoned("b", "b") });
