@@ -234,7 +234,8 @@ impl Scheduler {
         self.wake_for_parked();
     }
 
-    /// Reclassifies some of the waiting pods marked as stale, and updates some pods of relabelled namespaces. If more are left, an agent is woken to carry on.
+    /// Reclassifies some of the waiting pods marked as stale, and updates some pods of relabelled namespaces. If more
+    /// are left, an agent is woken to carry on.
     pub(super) fn classify_again(&mut self, now: Duration) {
         if !self.relabelled.is_empty() {
             self.charge_relabelled();
@@ -301,7 +302,7 @@ impl Scheduler {
         let holding = self.cluster.objects.holding(&pod);
         let refusal = PodRefusal::of(&pod);
         // The terms of a pod that is refused concern nobody.
-        let expected = refusal.is_none().then(|| holding.peer.affinity.clone()).unwrap_or_default();
+        let expected = if refusal.is_none() { holding.peer.affinity.clone() } else { Arc::default() };
         // Before it is classified: most terms select the pod itself.
         self.cluster.ledger.expect(&expected);
         if let Some(known) = self.cluster.waiting.get_mut(&pod.uid) {

@@ -205,6 +205,11 @@ impl Gangs {
         }
     }
 
+    /// Notes that no member of the gang waits for another pod any more.
+    fn stop_listening(&mut self, name: &AllocationName) {
+        self.listeners.remove(name);
+    }
+
     /// Notes that a pod came to a node: gangs with a member that waits for such a pod are tried again.
     pub(super) fn pod_arrived(&mut self, pod: &Identity, revision: Revision) {
         for (name, classes) in &self.listeners {

@@ -155,8 +155,9 @@ impl Scheduler {
             (gang.failures, gang.lacking, gang.complete_since) = (0, None, None);
             gang.state = GangState::Idle;
         }
-        if plan.places.len() < task.wanted.members.len() {
-            self.park_gang(agent, task, plan, seen, now);
+        match plan.places.len() < task.wanted.members.len() {
+            true => self.park_gang(agent, task, plan, seen, now),
+            false => self.gangs.stop_listening(name),
         }
     }
 
