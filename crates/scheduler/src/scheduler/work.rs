@@ -92,10 +92,10 @@ pub enum Settled {
 /// Whose turn it is at an agent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Turn {
-    /// Its last task was a placement.
-    placed: bool,
+    /// Its last task was a search for parked pods.
+    searched: bool,
     /// The kind of search that comes first: checks of parked classes, preemption, preemption for gangs.
-    search: usize,
+    first: usize,
 }
 
 /// Number of kinds of searches.
@@ -113,14 +113,12 @@ impl Scheduler {
         self.maintain_gangs(now);
         self.maintain_quotas(now);
         self.look_at_nominated(now);
-        let turn = self.turns[agent];
-        if !turn.placed
-            && let Some(task) = self.next_placement(agent, now)
-        {
-            self.turns[agent].placed = true;
+        let searched = std::mem::take(&mut self.turns[agent].searched);
+        if searched && let Some(task) = self.next_placement(agent, now) {
             return Some(task);
         }
-        for kind in (0..SEARCHES).map(|step| (turn.search + step) % SEARCHES) {
+        let first = self.turns[agent].first;
+        for kind in (0..SEARCHES).map(|step| (first + step) % SEARCHES) {
             let task = match kind {
                 0 => self.next_check(agent),
                 1 => self.next_preemption(agent, now),
@@ -130,7 +128,7 @@ impl Scheduler {
                 }
             };
             if task.is_some() {
-                self.turns[agent] = Turn { placed: false, search: (kind + 1) % SEARCHES };
+                self.turns[agent] = Turn { searched: true, first: (kind + 1) % SEARCHES };
                 return task;
             }
         }
