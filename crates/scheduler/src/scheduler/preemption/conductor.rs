@@ -191,9 +191,11 @@ impl Scheduler {
         let Preemption { nominations, aged, .. } = &mut self.preemption;
         let waits = |node| aged.is_kept(uid, node, &self.cluster);
         match nominations.outlook(uid, &class, &self.cluster, waits) {
-            Outlook::Fits(node) => self.place_nominated(uid, &class, node, now),
+            Outlook::Fits(node) if !self.preemption.nominations.has_yielded(uid) => {
+                self.place_nominated(uid, &class, node, now);
+            }
             Outlook::Waits => {}
-            Outlook::Hopeless => {
+            Outlook::Fits(_) | Outlook::Hopeless => {
                 self.end_nomination(uid, true);
                 if let Some(group) = self.parked.get_mut(class.id) {
                     // Its message differs from that of its group.
@@ -213,15 +215,22 @@ impl Scheduler {
         if is_plain(class) && self.cluster.lacks_quota(uid).is_some() {
             return self.wait_for_quota(uid);
         }
-        self.end_nomination(uid, false);
         if !is_plain(class) {
-            // Without the reservation the list of its class has the node again, and this pod is tried first.
+            // The list of its class must have the node again; this pod is tried first. Until it is placed, less important
+            // pods do not get its room.
+            let Cluster { waiting, ledger, .. } = &mut self.cluster;
+            let nominations = &mut self.preemption.nominations;
+            match waiting.get(uid).is_some_and(|pod| nominations.yield_room(pod, ledger)) {
+                true => self.note_reservations(),
+                false => self.end_nomination(uid, false),
+            }
             let place = self.cluster.waiting.get(uid).map(|pod| pod.place());
             if let Some(agent) = place.and_then(|place| self.parked.wake_this(class.id, place)) {
                 self.awake(uid, class, agent);
             }
             return;
         }
+        self.end_nomination(uid, false);
         self.withdraw(uid);
         let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;

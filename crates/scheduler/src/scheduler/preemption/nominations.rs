@@ -38,6 +38,8 @@ struct Nomination {
     adopted: bool,
     /// Pods of lower priority cannot take the reservation.
     priority: i32,
+    /// The reservation does not apply to pods of its own priority, so that an agent can place it.
+    yielded: bool,
     /// Requests that count against its quota.
     promise: Option<(Arc<str>, Sums)>,
 }
@@ -140,10 +142,32 @@ impl Nominations {
         if let Some((quota, sums)) = &promise {
             self.promised.entry(quota.clone()).or_default().add(sums);
         }
+        let (node, victims) = (node.clone(), BTreeSet::new());
         let nomination =
-            Nomination { node: node.clone(), victims: BTreeSet::new(), adopted: false, priority, promise };
+            Nomination { node: node.clone(), victims, adopted: false, priority, yielded: false, promise };
         self.all.insert(uid.clone(), nomination);
-        self.by_node.entry(node.clone()).or_default().insert(uid.clone());
+        self.by_node.entry(node).or_default().insert(uid.clone());
+    }
+
+    /// Keeps the room of a pod, which is tried now, from less important pods only. Returns `false` if it must be let go:
+    /// the room is kept from all pods, or was yielded before and did not help.
+    pub(super) fn yield_room(&mut self, pod: &Waiting, ledger: &mut Ledger) -> bool {
+        let uid = &pod.pod.uid;
+        let Some(nomination) = self.all.get_mut(uid) else {
+            return false;
+        };
+        if nomination.yielded || nomination.priority != pod.priority {
+            return false;
+        }
+        nomination.yielded = true;
+        nomination.priority = pod.priority.saturating_sub(1);
+        ledger.reserve(uid, Some((&nomination.node, nomination.priority, &pod.holding.usage)));
+        true
+    }
+
+    /// Returns whether the pod was tried with its room and found no place.
+    pub(super) fn has_yielded(&self, uid: &str) -> bool {
+        self.all.get(uid).is_some_and(|nomination| nomination.yielded)
     }
 
     /// Records that the pod's nomination was made by another process, or before a restart.

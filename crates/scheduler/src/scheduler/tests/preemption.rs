@@ -421,3 +421,49 @@ fn while_room_comes_and_goes_all_the_time_parked_pods_are_told_and_preempt_withi
     assert!(bench.told_last("giant").starts_with("0/2 nodes are available"), "{:?}", bench.told);
     assert_eq!(bench.evicted(), ["victim"]);
 }
+
+#[test]
+fn a_preemptor_that_looks_at_other_pods_keeps_its_room_from_less_important_ones_until_it_is_placed() {
+    let mut bench = Bench::new(2, &["n"]);
+    bench.scheduler.cluster.config.preemption = true;
+    let labels = || [("host", "n")].into_iter().collect();
+    bench.scheduler.apply_node(Node { labels: labels(), ..node("n", 1000) });
+    bench.running("n", "victim", 1000, 0, 10);
+    // It refuses pods like itself, so only an agent can place it.
+    let operator = berth_model::Operator::In(["p".into()].into());
+    let requirement = berth_model::Requirement { key: "app".into(), operator };
+    let selector = berth_model::PodSelector {
+        namespaces: ["ns".into()].into(),
+        labels: berth_model::LabelSelector::All([requirement].into()),
+        ..Default::default()
+    };
+    let term = berth_model::PodTerm { selector, topology_key: "host".into() };
+    let affinity = Arc::new(berth_model::PodAffinity { required_anti: [term].into(), ..Default::default() });
+    let plain = important("p", 900, 5);
+    let identity = Identity {
+        namespace: "ns".into(),
+        labels: [("app", "p")].into_iter().collect(),
+        ..Identity::default()
+    };
+    let peer = Peer { identity, affinity: affinity.clone(), ..Peer::default() };
+    let spec = PodSpec { pod_affinity: affinity, ..PodSpec::clone(plain.spec.as_ref().unwrap()) };
+    bench.apply(Pod { peer: Arc::new(peer), spec: Ok(Arc::new(spec)), ..plain });
+    bench.work();
+    assert_eq!(bench.evicted(), ["victim"]);
+    bench.gone("victim");
+    let takes = |bench: &mut Bench, agent: usize| Some((agent, bench.take(agent)?));
+    let (agent, task) = [0, 1].into_iter().find_map(|agent| takes(&mut bench, agent)).expect("it is tried");
+    // While an agent places it, less important pods do not fit, and its equals do.
+    for (priority, fits) in [(1, false), (4, false), (5, true)] {
+        let other = important("other", 900, priority);
+        let Bench { scheduler, agents, .. } = &mut bench;
+        let verdict = scheduler.verdict(&mut agents[1 - agent], &other);
+        assert_eq!(verdict.chosen.is_some(), fits, "priority {priority}");
+    }
+    let answer = bench.choose(agent, &task);
+    assert_eq!(bench.settle(agent, &task, answer), Settled::Done);
+    bench.work();
+    assert_eq!(bench.bound(), ["p"]);
+    assert_eq!(bench.evictions.len(), 1);
+    assert_eq!(bench.reserved(), 0);
+}
