@@ -50,6 +50,8 @@ struct Cell {
     nodes: Vec<NodeId>,
     vacant: Vec<u32>,
     valid: usize,
+    /// Numbers of nodes that are not valid, by reasons: a class that fits nowhere is diagnosed without a look at nodes.
+    refused: Diagnosis,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,12 +91,11 @@ impl RankedList {
         self.globals = self.scoped.as_ref().map_or(Globals::new(), |s| s.globals(&self.class, from.domains));
         let keys: Vec<Key> = (0..nodes as u32).map(|id| self.rank(from, NodeId(id))).collect();
         if !self.has_cells() {
-            let mut cell =
-                Cell { valid: keys.iter().filter(|key| key.is_valid()).count(), ..Cell::default() };
             let mut room = Vec::with_capacity(with_room(nodes));
             room.extend(keys);
             room.resize(with_room(nodes), Key::VACANT);
-            cell.tree = WinnerTree::build(room);
+            let mut cell = Cell { tree: WinnerTree::build(room), ..Cell::default() };
+            cell.recount();
             self.cells.push(cell);
             return;
         }
@@ -113,11 +114,11 @@ impl RankedList {
             self.cells[cell as usize].nodes.push(id);
         }
         for (cell, mut keys) in self.cells.iter_mut().zip(by_cell) {
-            cell.valid = keys.iter().filter(|key| key.is_valid()).count();
             keys.resize(with_room(keys.len()), Key::VACANT);
             cell.vacant = (cell.nodes.len() as u32..keys.len() as u32).rev().collect();
             cell.nodes.resize(keys.len(), NodeId(u32::MAX));
             cell.tree = WinnerTree::build(keys);
+            cell.recount();
         }
     }
 
@@ -164,7 +165,7 @@ impl RankedList {
         if self.scoped.is_none() && changed > nodes / 8 {
             let mut cell = self.cells.remove(0);
             cell.tree.set_all(view.changed_since(before).map(|id| (id.0, self.rank(from, id))));
-            cell.valid = cell.tree.keys().iter().filter(|key| key.is_valid()).count();
+            cell.recount();
             self.cells.push(cell);
             return changed;
         }
@@ -351,18 +352,19 @@ impl RankedList {
         let (Some(scoped), Some(weights)) = (&self.scoped, weights) else {
             return key.standing(self.class.placement.layout()).map(Ok).or_else(|| key.reasons().map(Err));
         };
-        let first = |reasons: &Reasons| !reasons.are_of_domains() && *reasons != Reasons::FEATURES;
-        if let Some(reasons) = key.reasons().filter(first) {
-            return Some(Err(reasons));
-        }
-        let refusal =
-            scoped.refusal(&self.class, domains, RuleScope::All, |topology| domains.domain_of(topology, id));
-        Some(match refusal {
+        Some(match self.refusal_at(scoped, domains, id, key) {
             Some(reasons) => Err(reasons),
-            None => self
-                .standing_in(scoped, domains, weights, cell, key)
-                .ok_or(key.reasons().unwrap_or(Reasons::NONE)),
+            None => self.standing_in(scoped, domains, weights, cell, key).ok_or(Reasons::NONE),
         })
+    }
+
+    /// Returns the reasons of the first rule that refuses this node, whose key is `key`.
+    fn refusal_at(&self, scoped: &Scoped, domains: &Domains, id: NodeId, key: Key) -> Option<Reasons> {
+        let first = |reasons: &Reasons| !reasons.are_of_domains() && *reasons != Reasons::FEATURES;
+        let by_domains = || {
+            scoped.refusal(&self.class, domains, RuleScope::All, |topology| domains.domain_of(topology, id))
+        };
+        key.reasons().filter(first).or_else(by_domains).or(key.reasons())
     }
 
     /// Returns the best valid node of these.
@@ -415,12 +417,47 @@ impl RankedList {
         Some(scoped.refusal(&self.class, domains, RuleScope::All, domain).is_none())
     }
 
-    /// Returns the reasons of all nodes that are not valid.
+    /// Returns the reasons of all nodes that are not valid. Reads the counts of each cell, and only those nodes for
+    /// which they do not tell which rule refuses first.
     pub fn diagnose(&self, domains: &Domains) -> Diagnosis {
-        if self.scoped.is_none() {
-            return self.cells[0].tree.keys().iter().filter_map(|key| key.reasons()).collect();
+        let Some(scoped) = &self.scoped else {
+            return self.cells[0].refused.clone();
+        };
+        let mut diagnosis = Diagnosis::default();
+        for cell in &self.cells {
+            let domain = |topology| scoped.domain_in(&cell.domains, topology);
+            let of_cell = scoped.refusal(&self.class, domains, RuleScope::Coarse, domain);
+            if let Some(of_cell) = of_cell {
+                diagnosis.add(of_cell, cell.valid);
+            }
+            for (reasons, nodes) in cell.refused.iter() {
+                match self.refuses_first(scoped, reasons, of_cell) {
+                    Some(first) => diagnosis.add(first, nodes),
+                    None => diagnosis.extend(
+                        cell.with_reasons(reasons)
+                            .filter_map(|(id, key)| self.refusal_at(scoped, domains, id, key)),
+                    ),
+                }
+            }
         }
-        self.standings(domains).into_iter().filter_map(|(_, standing)| standing.err()).collect()
+        debug_assert_eq!(
+            diagnosis,
+            self.standings(domains).into_iter().filter_map(|(_, standing)| standing.err()).collect()
+        );
+        diagnosis
+    }
+
+    /// Returns the reasons of the rule that refuses first, if a node is refused for `reasons` and its cell for
+    /// `of_cell`; `None`: this depends on the node.
+    fn refuses_first(&self, scoped: &Scoped, reasons: Reasons, of_cell: Option<Reasons>) -> Option<Reasons> {
+        if reasons == Reasons::FEATURES {
+            // Rules over fine domains come first, and have not been evaluated.
+            return scoped.fine().is_empty().then_some(of_cell.unwrap_or(reasons));
+        }
+        match of_cell {
+            Some(of_cell) if reasons.are_of_domains() => reasons.first_of_domains(of_cell),
+            _ => Some(reasons),
+        }
     }
 
     pub fn bytes(&self) -> usize {
@@ -433,7 +470,26 @@ impl Cell {
     fn set(&mut self, slot: u32, key: Key) {
         let before = self.tree.key(slot);
         self.valid = self.valid + usize::from(key.is_valid()) - usize::from(before.is_valid());
+        let (left, came) = (before.reasons(), key.reasons());
+        if left != came {
+            left.into_iter().for_each(|reasons| self.refused.remove(reasons));
+            came.into_iter().for_each(|reasons| self.refused.add(reasons, 1));
+        }
         self.tree.set(slot, key);
+    }
+
+    /// Counts the nodes after all of them were ranked.
+    fn recount(&mut self) {
+        let keys = self.tree.keys();
+        self.valid = keys.iter().filter(|key| key.is_valid()).count();
+        self.refused = keys.iter().filter_map(|key| key.reasons()).collect();
+    }
+
+    /// Returns the nodes with these reasons in their key.
+    fn with_reasons(&self, reasons: Reasons) -> impl Iterator<Item = (NodeId, Key)> {
+        let keys = self.tree.keys().iter().enumerate();
+        let with = keys.filter(move |(_, key)| key.reasons() == Some(reasons));
+        with.map(|(slot, key)| (self.node(slot as u32), *key))
     }
 
     /// Adds a node and returns its position.

@@ -1,5 +1,6 @@
 //! Reasons why nodes are not valid, and their texts: kube-scheduler's words, which autoscalers and users parse.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::{BitOr, BitOrAssign};
@@ -75,6 +76,26 @@ impl Reasons {
     pub fn are_of_domains(self) -> bool {
         const OF_DOMAINS: u128 = 0b11111 << 64;
         self.0 & OF_DOMAINS != 0
+    }
+
+    /// Returns which of two refusals by rules over domains comes first; `None`: both are of topology spread, whose
+    /// constraints have an order of their own.
+    pub fn first_of_domains(self, other: Reasons) -> Option<Reasons> {
+        let order = |reasons: Reasons| {
+            let order = [
+                Reasons::LIMIT,
+                Reasons::SPREAD | Reasons::SPREAD_LABEL,
+                Reasons::POD_AFFINITY,
+                Reasons::POD_ANTI_AFFINITY,
+                Reasons::EXISTING_ANTI_AFFINITY,
+            ];
+            order.into_iter().position(|rule| reasons.has(rule))
+        };
+        match order(self).cmp(&order(other)) {
+            Ordering::Less => Some(self),
+            Ordering::Greater => Some(other),
+            Ordering::Equal => (self == other).then_some(self),
+        }
     }
 
     pub fn has(self, other: Reasons) -> bool {
@@ -170,27 +191,50 @@ pub struct Diagnosis {
 
 impl FromIterator<Reasons> for Diagnosis {
     fn from_iter<I: IntoIterator<Item = Reasons>>(nodes: I) -> Self {
-        let mut counts = BTreeMap::new();
+        let mut diagnosis = Diagnosis::default();
+        diagnosis.extend(nodes);
+        diagnosis
+    }
+}
+
+impl Extend<Reasons> for Diagnosis {
+    fn extend<I: IntoIterator<Item = Reasons>>(&mut self, nodes: I) {
         // Adjacent nodes are often alike, so most of them only increment a counter.
-        let mut run = (Reasons::NONE, 0usize);
+        let mut run = (Reasons::NONE, 0);
         for reasons in nodes {
-            if reasons == run.0 {
-                run.1 += 1;
-                continue;
+            if reasons != run.0 {
+                self.add(run.0, run.1);
+                run = (reasons, 0);
             }
-            if run.1 > 0 {
-                *counts.entry(run.0).or_default() += run.1;
-            }
-            run = (reasons, 1);
+            run.1 += 1;
         }
-        if run.1 > 0 {
-            *counts.entry(run.0).or_default() += run.1;
-        }
-        Diagnosis { counts }
+        self.add(run.0, run.1);
     }
 }
 
 impl Diagnosis {
+    /// Adds this many nodes that are not valid for these reasons.
+    pub fn add(&mut self, reasons: Reasons, nodes: usize) {
+        if nodes > 0 {
+            *self.counts.entry(reasons).or_default() += nodes;
+        }
+    }
+
+    /// Removes one node.
+    pub fn remove(&mut self, reasons: Reasons) {
+        if let Some(nodes) = self.counts.get_mut(&reasons) {
+            *nodes -= 1;
+            if *nodes == 0 {
+                self.counts.remove(&reasons);
+            }
+        }
+    }
+
+    /// Returns the number of nodes by their reasons.
+    pub fn iter(&self) -> impl Iterator<Item = (Reasons, usize)> {
+        self.counts.iter().map(|(reasons, nodes)| (*reasons, *nodes))
+    }
+
     /// Returns the number of nodes.
     pub fn nodes(&self) -> usize {
         self.counts.values().sum()
