@@ -113,7 +113,7 @@ pub(super) fn follow(
             tracing::info!(
                 in_force = taken.in_force,
                 refused = taken.refused,
-                concerned = taken.concerned,
+                namespaces = taken.namespaces,
                 "placement hints of services changed"
             );
         }

@@ -5,7 +5,7 @@ use crate::scheduler::Share;
 
 impl Engine {
     /// Leads in this term from now on; `None`: stops leading, while binds in flight settle on their own. Returns whether this process
-    /// led before. Bounded by the number of waiting pods, which a new leader reports on.
+    /// led before. Bounded by the number of nominated pods; a new leader reports on waiting pods in slices.
     pub fn set_term(&self, term: Option<u64>) -> bool {
         self.with(Operation::Leadership, |scheduler, _| {
             let before = scheduler.leading();
@@ -17,9 +17,9 @@ impl Engine {
         })
     }
 
-    /// Schedules only the classes of this share from now on: queues waiting pods that it gains and withdraws those that it loses.
-    /// Bounded by the number of waiting pods.
+    /// Schedules only the classes of this share from now on: queues waiting pods that it gains and withdraws those that it loses,
+    /// in slices.
     pub fn set_share(&self, share: Share) {
-        self.with(Operation::Leadership, |scheduler, now| scheduler.set_share(Some(share), now));
+        self.with(Operation::Leadership, |scheduler, _| scheduler.set_share(Some(share)));
     }
 }

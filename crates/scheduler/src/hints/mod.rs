@@ -6,7 +6,7 @@
 //! The caller always passes the complete set, so that hints that are no longer confirmed end with the next set.
 //! May not know: kube, tokio, clocks, nodes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use berth_model::{
@@ -47,8 +47,8 @@ pub struct Taken {
     pub in_force: usize,
     /// Refused hints: without a weight, a namespace or a usable selector, or beyond [`HINTS_MAX`].
     pub refused: usize,
-    /// Waiting pods that are requeued.
-    pub concerned: usize,
+    /// Namespaces with changed hints, whose waiting pods are classified again.
+    pub namespaces: usize,
 }
 
 /// Terms that pods get besides their own. Sorted.
@@ -62,7 +62,7 @@ pub struct Hints {
 }
 
 /// Workloads of one namespace that have hints.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Advised {
     workloads: Vec<(LabelSelector, Terms)>,
     /// Indexes into `workloads` by one required label, because a pod is usually selected by few of many workloads.
@@ -124,6 +124,12 @@ impl Hints {
 
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Returns the namespaces whose pods get other terms by `after`.
+    pub fn differing_namespaces<'a>(&'a self, after: &'a Hints) -> BTreeSet<&'a Arc<str>> {
+        let names = self.namespaces.keys().chain(after.namespaces.keys());
+        names.filter(|name| self.namespaces.get(*name) != after.namespaces.get(*name)).collect()
     }
 
     /// Returns the terms for such a pod besides `own`, at most [`TERMS_MAX`]. A term that the pod already has

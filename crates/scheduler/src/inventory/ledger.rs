@@ -65,7 +65,7 @@ pub struct Ledger {
     /// Uids of the pods of each node, in no particular order.
     by_node: Vec<Vec<Arc<str>>>,
     /// Uids of the pods of each namespace.
-    by_namespace: HashMap<Arc<str>, BTreeSet<Arc<str>>>,
+    by_namespace: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     /// Number of charges per priority.
     priorities: BTreeMap<i32, usize>,
     /// Uids of the pods that use each claim.
@@ -254,26 +254,20 @@ impl Ledger {
         self.reservations.keys()
     }
 
-    /// Replaces, in place, the holding of each pod for which `news` returns one.
-    pub fn rehold(&mut self, mut news: impl FnMut(&Holding) -> Option<Holding>) {
-        let mut changed: Vec<_> = (self.charges.iter())
-            .filter_map(|(uid, charge)| Some((uid.clone(), charge.node, news(&charge.holding)?)))
-            .collect();
-        changed.sort_by(|a, b| a.0.cmp(&b.0));
-        for (uid, node, holding) in changed {
-            self.rehold_one(uid, node, holding);
-        }
-    }
-
     /// Returns the next charged pods of a namespace after this uid, at most so many. By uid.
     pub fn charged_in(&self, namespace: &str, after: Option<&Arc<str>>, most: usize) -> Vec<Arc<str>> {
-        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let pods = self
-            .by_namespace
-            .get(namespace)
-            .into_iter()
-            .flat_map(|pods| pods.range::<Arc<str>, _>((after, Bound::Unbounded)));
-        pods.take(most).cloned().collect()
+        next_of(self.by_namespace.get(namespace), after, most)
+    }
+
+    /// Returns the next charged pods that use this claim after this uid, at most so many. By uid.
+    pub fn charged_using(&self, claim: &ClaimName, after: Option<&Arc<str>>, most: usize) -> Vec<Arc<str>> {
+        next_of(self.users.get(claim), after, most)
+    }
+
+    /// Returns the first namespace with charged pods after this one, or of all.
+    pub fn namespace_after(&self, namespace: Option<&str>) -> Option<&Arc<str>> {
+        let after = namespace.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_namespace.range::<str, _>((after, Bound::Unbounded)).next().map(|(name, _)| name)
     }
 
     /// Replaces the holding of a charged pod, in place, with what `news` returns.
@@ -291,13 +285,6 @@ impl Ledger {
         let holding = Holding { usage, ..charge.holding.clone() };
         self.rehold_one(uid.clone(), node, holding);
         Some(before)
-    }
-
-    /// Replaces the holdings of the pods that use this claim with what `news` returns.
-    pub fn rehold_users(&mut self, claim: &ClaimName, mut news: impl FnMut(&Holding) -> Holding) {
-        for uid in self.users.get(claim).cloned().unwrap_or_default() {
-            self.rehold_pod(&uid, &mut news);
-        }
     }
 
     /// Replaces one holding. The new one must use the same claims.
@@ -411,7 +398,8 @@ impl Ledger {
         self.inventory.discharge(charge.node, &charge.holding);
         if saturated {
             let mut fresh = Row::default();
-            for other in self.charges.values().filter(|other| other.node == charge.node) {
+            let others = self.by_node.get(charge.node.index()).into_iter().flatten();
+            for other in others.filter_map(|uid| self.charges.get(uid)) {
                 fresh.charge(&other.holding);
             }
             self.inventory.replace_sums(charge.node, fresh);
@@ -525,6 +513,13 @@ impl Ledger {
 }
 
 /// Formats the sums of a row so that equal text means equal sums.
+/// Returns the next uids after this one, at most so many.
+fn next_of(pods: Option<&BTreeSet<Arc<str>>>, after: Option<&Arc<str>>, most: usize) -> Vec<Arc<str>> {
+    let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let pods = pods.into_iter().flat_map(|pods| pods.range::<Arc<str>, _>((after, Bound::Unbounded)));
+    pods.take(most).cloned().collect()
+}
+
 fn sums(row: &Row) -> String {
     let mut ports = row.ports.as_ref().map(|p| p.to_vec()).unwrap_or_default();
     ports.sort();

@@ -16,27 +16,25 @@ pub struct Account {
     pub leaving: Sums,
 }
 
-/// Why a request does not fit into a quota: the first resource whose maximum it would exceed.
+/// Why a request does not fit into a quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lack {
-    pub resource: QuotaResource,
-    pub wanted: i128,
-    pub used: i128,
-    pub maximum: i64,
+pub enum Lack {
+    /// The first resource whose maximum it would exceed.
+    Room { resource: QuotaResource, wanted: i128, used: i128, maximum: i64 },
+    /// What the quota's pods use is being counted again, as other pods belong to it now.
+    Recounting,
 }
 
 impl Lack {
-    /// Returns whether the request exceeds the maximum by itself.
-    pub fn is_for_ever(&self) -> bool {
-        self.wanted > self.maximum.into()
-    }
-
     /// Returns the text for the pod that waits.
     pub fn message(&self, quota: &str) -> String {
-        let Lack { resource, wanted, used, maximum } = self;
+        let Lack::Room { resource, wanted, used, maximum } = self else {
+            return format!("quota {quota}: its usage is being counted");
+        };
+        let is_for_ever = *wanted > (*maximum).into();
         let (wanted, used) = (resource.show(*wanted), resource.show(*used));
         let (name, maximum) = (resource.name(), resource.show((*maximum).into()));
-        match self.is_for_ever() {
+        match is_for_ever {
             true => {
                 format!("quota {quota}: requested {name}={wanted} exceeds the maximum {name}={maximum}")
             }
@@ -56,7 +54,7 @@ impl Account {
             let limit = maximum.get(resource)?;
             let used = self.used.get(resource);
             let over = used.saturating_add(amount) > limit.into();
-            over.then(|| Lack { resource: resource.clone(), wanted: amount, used, maximum: limit })
+            over.then(|| Lack::Room { resource: resource.clone(), wanted: amount, used, maximum: limit })
         })
     }
 
@@ -66,7 +64,7 @@ impl Account {
             let limit = maximum.get(&resource)?;
             let used = self.used.get(&resource);
             let over = used.saturating_add(amount.into()) > limit.into();
-            over.then(|| Lack { resource, wanted: amount.into(), used, maximum: limit })
+            over.then(|| Lack::Room { resource, wanted: amount.into(), used, maximum: limit })
         })
     }
 

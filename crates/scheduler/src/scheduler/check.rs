@@ -25,7 +25,7 @@ impl Scheduler {
             State::Queued(ticket) | State::Woken(ticket) => self.dispatcher.waits(*ticket) == Some(uid),
             State::Binding => self.cluster.ledger.charge_of(uid).is_some(),
             State::Held => self.foreign.holds(uid),
-            State::Elsewhere => !self.cluster.owns_pod(pod),
+            State::Elsewhere => !self.cluster.owns_pod(pod) || self.stale.is_marked(uid, pod),
             State::Grouped => {
                 pod.gang.as_ref().is_some_and(|gang| self.gangs.has_waiting(&gang.name, pod.place(), uid))
             }
@@ -53,7 +53,8 @@ impl Scheduler {
             }),
             _ => false,
         };
-        ensure(6, !self.cluster.leading || !must_know || pod.reported.is_some(), || {
+        let is_told = pod.reported.is_some() || self.unreviewed.is_some();
+        ensure(6, !self.cluster.leading || !must_know || is_told, || {
             format!("pod {uid} is {} and has no condition message", pod.state.name())
         })?;
         bounded(pod.tries, self.cluster.config.max_tries, || format!("pod {uid} was tried"))

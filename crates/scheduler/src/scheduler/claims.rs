@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::charge_walks::Charged;
 use super::cluster::Cluster;
 use super::{Action, Scheduler, Stale, State};
 use crate::inventory::NodeId;
@@ -272,17 +273,18 @@ impl Scheduler {
     }
 
     pub(super) fn requeue_for_volumes(&mut self, news: VolumeNews) {
-        let Cluster { objects, ledger, .. } = &mut self.cluster;
         for claim in &news.claims {
             self.claims.claim_changed(claim, &mut self.stale);
-            ledger.rehold_users(claim, |holding| objects.renewed(holding));
+            self.recharges.mark(Charged::Using(claim.clone()));
         }
         if news.all_claims {
             self.stale.mark_claimants();
         }
         if news.all_holdings {
-            ledger.rehold(|holding| holding.volumes.is_some().then(|| objects.renewed(holding)));
+            self.recharges.mark(Charged::All);
         }
+        self.recharge();
+        let Cluster { objects, ledger, .. } = &mut self.cluster;
         for host in &news.hosts {
             ledger.set_local_volumes(host, objects.volumes.local(host));
         }

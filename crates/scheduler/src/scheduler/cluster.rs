@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::claims::Outdated;
 use super::waiting_pods::WaitingPods;
-use super::{SchedulerConfig, Share, Waiting};
+use super::{SchedulerConfig, Share, State, Waiting};
 use crate::class::Class;
 use crate::gang::AllocationName;
 use crate::invariants::{Checked, within_maximum};
@@ -30,6 +30,8 @@ pub(super) struct Cluster {
     pub(super) nodes_listed: bool,
     /// Kinds of other objects that have not been listed yet.
     pub(super) unlisted: BTreeSet<ObjectKind>,
+    /// Placed pods are being charged to other quotas, so no account is complete.
+    pub(super) recounting_quotas: bool,
 }
 
 impl Cluster {
@@ -95,13 +97,21 @@ impl Cluster {
     /// Returns what a pod with this usage lacks in this quota now.
     pub(super) fn over_quota(&self, quota: Option<&Arc<str>>, usage: &Usage) -> Option<Lack> {
         let quota = self.objects.quotas.get(quota?)?;
-        self.ledger.accounts().of(&quota.name).lacks_for(&quota.valid()?.maximum, usage)
+        let limits = quota.valid()?;
+        if self.recounting_quotas {
+            return Some(Lack::Recounting);
+        }
+        self.ledger.accounts().of(&quota.name).lacks_for(&limits.maximum, usage)
     }
 
     /// Returns what some pods together lack.
     pub(super) fn together_over_quota(&self, quota: &str, wanted: &Sums) -> Option<Lack> {
         let quota = self.objects.quotas.get(quota)?;
-        self.ledger.accounts().of(&quota.name).lacks(&quota.valid()?.maximum, wanted)
+        let limits = quota.valid()?;
+        if self.recounting_quotas {
+            return Some(Lack::Recounting);
+        }
+        self.ledger.accounts().of(&quota.name).lacks(&limits.maximum, wanted)
     }
 
     /// Returns what the waiting pod `uid` lacks in its quota now.
@@ -127,6 +137,15 @@ impl Cluster {
         match &pod.gang {
             Some(gang) => self.owns_gang(&gang.name),
             None => self.owns(&pod.class),
+        }
+    }
+
+    /// Returns whether the pod is in a queue of this replica although another one owns it, or the other way round.
+    pub(super) fn is_misplaced(&self, pod: &Waiting) -> bool {
+        match pod.state {
+            State::Gated | State::Refused(_) | State::Claiming | State::Binding | State::Held => false,
+            State::Elsewhere => self.owns_pod(pod),
+            _ => !self.owns_pod(pod),
         }
     }
 

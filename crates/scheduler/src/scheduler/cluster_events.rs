@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::charge_walks::Charged;
 use super::cluster::Cluster;
 use super::waiting::unscheduled_message;
 use super::{Action, PodRefusal, Scheduler, State, Waiting};
@@ -208,8 +209,7 @@ impl Scheduler {
                 return self.wake_all();
             }
             Affected::Everyone(namespace) => {
-                self.relabelled.mark(&namespace);
-                self.charge_relabelled();
+                self.recharge_for_quotas(Charged::In(namespace.clone()));
                 namespace
             }
         };
@@ -234,12 +234,11 @@ impl Scheduler {
         self.wake_for_parked();
     }
 
-    /// Reclassifies some of the waiting pods marked as stale, and updates some pods of relabelled namespaces. If more
-    /// are left, an agent is woken to carry on.
+    /// Reclassifies some of the waiting pods marked as stale, and charges some of the marked pods anew. If more are left,
+    /// an agent is woken to carry on.
     pub(super) fn classify_again(&mut self, now: Duration) {
-        if !self.relabelled.is_empty() {
-            self.charge_relabelled();
-            self.actions.push(Action::WakeAgent(0));
+        if !self.recharges.is_empty() {
+            self.recharge();
         }
         self.collect_marks();
         if self.stale.is_empty() {
@@ -253,11 +252,24 @@ impl Scheduler {
         }
     }
 
-    /// Charges the next pods of relabelled namespaces with what others read of them now.
-    fn charge_relabelled(&mut self) {
+    /// Marks pods to be charged anew, to other quotas perhaps. Until that is done, no quota has room.
+    pub(super) fn recharge_for_quotas(&mut self, which: Charged) {
+        self.cluster.recounting_quotas |= !self.cluster.objects.quotas.is_empty();
+        self.recharges.mark(which);
+        self.recharge();
+    }
+
+    /// Charges the next marked pods anew: their quotas, their volumes, and what other pods read of them may have
+    /// changed. If more are left, an agent is woken to carry on.
+    pub(super) fn recharge(&mut self) {
         let Cluster { ledger, objects, .. } = &mut self.cluster;
-        for uid in self.relabelled.next_slice(ledger) {
+        for uid in self.recharges.next_slice(ledger) {
             ledger.rehold_pod(&uid, |holding| objects.renewed(holding));
+        }
+        if !self.recharges.is_empty() {
+            self.actions.push(Action::WakeAgent(0));
+        } else if std::mem::take(&mut self.cluster.recounting_quotas) {
+            self.quotas_recounted();
         }
     }
 
@@ -311,9 +323,10 @@ impl Scheduler {
         }
         let class = self.classify(&pod, &spec, &holding);
         let gang = self.gangs.find(&holding.peer);
-        if let Some(known) = self.cluster.waiting.get_mut(&pod.uid) {
+        let misplaced =
+            self.cluster.waiting.get(&pod.uid).is_some_and(|known| self.cluster.is_misplaced(known));
+        if let Some(known) = self.cluster.waiting.observe(&pod) {
             known.generation = pod.generation;
-            *known.source = pod.clone();
             if !self.cluster.leading {
                 // Only the leader writes conditions.
                 known.reported = unscheduled_message(&pod);
@@ -323,6 +336,7 @@ impl Scheduler {
             known.holding = holding.clone();
             let same = known.class.id == class.id
                 && same_quota
+                && !misplaced
                 && known.gang == gang
                 && known.priority == pod.priority
                 && (known.state == State::Gated) != pod.gates.is_empty()

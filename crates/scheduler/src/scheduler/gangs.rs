@@ -18,7 +18,7 @@ use std::time::Duration;
 pub use advice::GangCase;
 use quota::members_within_quotas;
 
-use super::namespace_walks::NamespaceWalks;
+use super::charge_walks::{ChargeWalks, Charged};
 use super::{Action, Cluster, Preemption, Scheduler, State};
 use crate::class::Class;
 use crate::dispatch::{Request, Ticket};
@@ -51,7 +51,7 @@ pub(super) struct Gangs {
     /// Last gang of `untold` whose status was computed.
     checked_up_to: Option<AllocationName>,
     /// Namespaces whose pods with a node may be members that are not recorded yet, or not any more.
-    recounts: NamespaceWalks,
+    recounts: ChargeWalks,
     next_check: Duration,
     /// Classes of members of gangs being or last placed that may wait for another pod.
     listeners: BTreeMap<AllocationName, Vec<Arc<Class>>>,
@@ -416,7 +416,7 @@ impl Scheduler {
         if same_members {
             return;
         }
-        self.gangs.recounts.mark(&name.namespace);
+        self.gangs.recounts.mark(Charged::In(name.namespace.clone()));
         self.stale.mark_namespace(name.namespace.clone());
         self.wake_all();
     }

@@ -8,25 +8,18 @@ use crate::rules::PlacementSettings;
 use berth_model::{Identity, PodSpec, Preference};
 
 impl Scheduler {
-    /// Replaces all hints. Affected waiting pods are reclassified before the next decision; pods with a node stay
+    /// Replaces all hints. Waiting pods of affected namespaces are reclassified before a decision about them; pods with a node stay
     /// there. All scheduling replicas need the hints, not only the leader.
     pub fn hints_changed(&mut self, hints: impl IntoIterator<Item = Hint>) -> Taken {
         let (hints, refused) = Hints::new(hints);
         let before = std::mem::replace(&mut self.hints, hints);
         let after = &self.hints;
-        let mut taken = Taken { in_force: after.len(), refused, concerned: 0 };
-        if before.is_empty() && after.is_empty() {
-            return taken;
+        let mut taken = Taken { in_force: after.len(), refused, namespaces: 0 };
+        for namespace in before.differing_namespaces(after) {
+            taken.namespaces += 1;
+            self.stale.mark_namespace(namespace.clone());
         }
-        for (uid, waiting) in self.cluster.waiting.iter().filter(|(_, waiting)| !waiting.state.has_node()) {
-            let Ok(spec) = &waiting.source.spec else { continue };
-            let (pod, own) = (&waiting.holding.peer.identity, &spec.pod_affinity);
-            if before.terms(pod, own) != after.terms(pod, own) {
-                taken.concerned += 1;
-                self.stale.mark_pod(uid);
-            }
-        }
-        if taken.concerned > 0 {
+        if taken.namespaces > 0 {
             self.wake_all();
         }
         taken

@@ -8,6 +8,7 @@ mod action;
 mod advice;
 mod audit;
 mod binds;
+mod charge_walks;
 mod check;
 mod claims;
 mod cluster;
@@ -17,7 +18,6 @@ mod foreign_binds;
 mod gangs;
 mod growth;
 mod hints;
-mod namespace_walks;
 mod policies;
 mod preemption;
 mod quotas;
@@ -59,11 +59,11 @@ use crate::policy::Policies;
 use crate::queue::{Backoff, Parked};
 use advice::Advised;
 use berth_model::{LostCondition, PodReport};
+use charge_walks::ChargeWalks;
 use claims::Claims;
 use cluster::Cluster;
 use foreign_binds::ForeignBinds;
 use gangs::Gangs;
-use namespace_walks::NamespaceWalks;
 use preemption::Preemption;
 use quotas::Quotas;
 use stale::Stale;
@@ -72,6 +72,8 @@ use waiting_pods::WaitingPods;
 
 /// Number of parked classes that one tick looks at for due reports.
 const GROUPS_MAX: usize = 1024;
+/// Number of waiting pods that a new leader reviews at once.
+const REVIEWS_MAX: usize = 256;
 /// A parked pod gets a message after this time even if it is not certain any more that no node fits.
 const REPORT_LATEST: Duration = Duration::from_secs(5);
 
@@ -98,8 +100,10 @@ pub struct Scheduler {
     term: u64,
     /// Waiting pods whose class may have changed.
     stale: Stale,
-    /// Namespaces whose labels changed: their placed pods are to be charged with the new ones.
-    relabelled: NamespaceWalks,
+    /// Placed pods to be charged anew, because something that their charge contains has changed.
+    recharges: ChargeWalks,
+    /// Arrival numbers of the next and the last waiting pod that a new leader has to review.
+    unreviewed: Option<(u64, u64)>,
     /// The parked class after which the search for due reports goes on.
     looked_at: Option<ClassId>,
     /// The parked class to whose pods was reported last.
@@ -135,7 +139,8 @@ impl Scheduler {
             binds: 0,
             term: 0,
             stale: Stale::default(),
-            relabelled: NamespaceWalks::default(),
+            recharges: ChargeWalks::default(),
+            unreviewed: None,
             looked_at: None,
             reported_last: None,
             claims: Claims::default(),
@@ -151,6 +156,7 @@ impl Scheduler {
                 pods_listed: false,
                 nodes_listed: false,
                 unlisted: config.objects.clone(),
+                recounting_quotas: false,
                 config,
             },
         }
@@ -193,22 +199,11 @@ impl Scheduler {
         let began = leading && !self.cluster.leading;
         self.cluster.leading = leading;
         if !leading {
+            self.unreviewed = None;
             self.end_preemption();
         }
         if began {
-            // The previous leader may have ended before it wrote their conditions.
-            let waits = |waiting: &Waiting| {
-                matches!(waiting.state, State::Refused(_) | State::Parked | State::OverQuota)
-            };
-            let mut uids: Vec<_> = self
-                .cluster
-                .waiting
-                .values()
-                .filter(|w| waits(w))
-                .map(|w| (w.seq, w.pod.uid.clone()))
-                .collect();
-            uids.sort();
-            uids.iter().for_each(|(_, uid)| self.report_reason(uid, true));
+            self.unreviewed = Some((0, self.cluster.waiting.last_arrival()));
             self.begin_preemption();
             self.policies.report_all_again();
             self.quotas.rewrite_all();
@@ -328,11 +323,36 @@ impl Scheduler {
         }
     }
 
-    /// Reports to some pods of a parked class for which reports are in progress.
+    /// Reports to some pods of a parked class for which reports are in progress, and reviews some pods after this replica
+    /// became the leader.
     fn carry_on_reports(&mut self) {
+        self.review_waiting();
         if let Some(class) = self.parked.next_reporting(self.reported_last) {
             self.reported_last = Some(class);
             self.report_slice(class);
+            self.actions.push(Action::WakeAgent(0));
+        }
+    }
+
+    /// Reports to some pods that waited when this replica became the leader, and tries preemption for them: the previous
+    /// leader may have ended before it did.
+    fn review_waiting(&mut self) {
+        let Some((next, last)) = self.unreviewed else {
+            return;
+        };
+        let arrived = self.cluster.waiting.arrived_since(None, next);
+        let slice: Vec<_> = (arrived.take_while(|pod| pod.seq <= last).take(REVIEWS_MAX))
+            .map(|pod| (pod.seq, pod.pod.uid.clone(), pod.state.has_reason()))
+            .collect();
+        self.unreviewed =
+            slice.last().filter(|_| slice.len() == REVIEWS_MAX).map(|(seq, _, _)| (seq + 1, last));
+        for (_, uid, has_reason) in slice {
+            if has_reason {
+                self.report_reason(&uid, true);
+            }
+            self.preemption.hunt(&uid, &self.cluster, &self.parked, &mut self.actions);
+        }
+        if self.unreviewed.is_some() {
             self.actions.push(Action::WakeAgent(0));
         }
     }

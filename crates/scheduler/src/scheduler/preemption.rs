@@ -136,7 +136,7 @@ impl Preemption {
     }
 
     /// Starts preemption for this parked pod, once it is certain that its class fits nowhere.
-    fn hunt(&mut self, uid: &str, cluster: &Cluster, parked: &Parked, actions: &mut Vec<Action>) {
+    pub(super) fn hunt(&mut self, uid: &str, cluster: &Cluster, parked: &Parked, actions: &mut Vec<Action>) {
         self.hunts.start(uid, cluster, parked, &self.nominations, actions);
     }
 
@@ -149,6 +149,11 @@ impl Preemption {
     pub(super) fn retry_preemption(&mut self) {
         self.hunts.retry_preemption();
         self.gangs.retry_preemption();
+    }
+
+    /// Tries preemption for all parked classes and gangs at the next check.
+    pub(super) fn hunt_for_all(&mut self) {
+        self.hunts.start_all();
     }
 
     /// Retries gangs and classes whose preemption failed, if something changed.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::charge_walks::Charged;
 use super::cluster::Cluster;
 use super::{Action, Scheduler, State};
 use crate::invariants::{Checked, ensure};
@@ -81,6 +82,11 @@ impl Quotas {
     fn changed(&mut self, quota: &Arc<str>) {
         self.news = true;
         self.due.insert(quota.clone());
+    }
+
+    fn all_changed(&mut self) {
+        self.news = true;
+        self.due.extend(self.lines.quotas().cloned());
     }
 
     fn deleted(&mut self, quota: &str) {
@@ -235,11 +241,7 @@ impl Scheduler {
             QuotaChange::Nothing => return,
             QuotaChange::Limits => {}
             QuotaChange::Pods => {
-                let Cluster { objects, ledger, .. } = &mut self.cluster;
-                ledger.rehold(|holding| {
-                    let quota = objects.quotas.find(&holding.peer.identity);
-                    (quota != holding.quota.as_ref()).then(|| objects.renewed(holding))
-                });
+                self.recharge_for_quotas(Charged::All);
                 self.stale.mark_all();
             }
         }
@@ -306,8 +308,18 @@ impl Scheduler {
         }
     }
 
+    /// Lets pods that waited until all quotas were recounted go on.
+    pub(super) fn quotas_recounted(&mut self) {
+        self.quotas.all_changed();
+        self.preemption.hunt_for_all();
+        self.actions.push(Action::WakeAgent(0));
+    }
+
     /// Admits pods and gangs that fit their quota now, and reports to newly queued ones.
     pub(super) fn maintain_quotas(&mut self, now: Duration) {
+        if self.cluster.recounting_quotas {
+            return;
+        }
         if self.cluster.ledger.accounts().has_freed() {
             let freed = self.cluster.ledger.take_freed_quotas();
             self.quotas.due.extend(freed);

@@ -2,9 +2,7 @@
 //! from both names; the highest number owns it. Replicas agree without communication, and a replica that joins or
 //! leaves moves only its own share.
 
-use std::time::Duration;
-
-use super::{Scheduler, State};
+use super::Scheduler;
 use crate::rules::{hash_of, mix};
 
 /// The replicas that schedule, and this replica.
@@ -30,33 +28,13 @@ impl Share {
 }
 
 impl Scheduler {
-    /// Restricts this replica to the classes of this share; `None`: all classes.
-    pub fn set_share(&mut self, share: Option<Share>, now: Duration) {
-        if self.cluster.share == share {
-            return;
-        }
-        self.cluster.share = share;
-        let movable = |state: &State| {
-            matches!(
-                state,
-                State::Queued(_)
-                    | State::Woken(_)
-                    | State::Parked
-                    | State::BackingOff(_)
-                    | State::Elsewhere
-                    | State::Grouped
-                    | State::OverQuota
-            )
-        };
-        let mut moved: Vec<_> = (self.cluster.waiting.iter())
-            .filter(|(_, pod)| movable(&pod.state))
-            .filter(|(_, pod)| self.cluster.owns_pod(pod) == (pod.state == State::Elsewhere))
-            .map(|(uid, pod)| (pod.seq, uid.clone()))
-            .collect();
-        moved.sort();
-        for (_, uid) in moved {
-            self.withdraw(&uid);
-            self.admit(&uid, now);
+    /// Restricts this replica to the classes of this share; `None`: all classes. Pods that it owns no more, or owns now,
+    /// are found in slices, and before a decision about them.
+    pub fn set_share(&mut self, share: Option<Share>) {
+        if self.cluster.share != share {
+            self.cluster.share = share;
+            self.stale.mark_all();
+            self.wake_all();
         }
     }
 }

@@ -254,7 +254,7 @@ fn a_standby_writes_no_conditions_and_a_new_leader_writes_missing_ones() {
         ..unreadable("a")
     });
     bench.scheduler.set_leading(true);
-    bench.collect();
+    bench.work();
     let told: Vec<_> = bench.told.iter().map(|(uid, ..)| &**uid).collect();
     assert_eq!(told, ["b"]);
 }

@@ -150,6 +150,11 @@ impl State {
         matches!(self, State::Claiming | State::Binding | State::Held)
     }
 
+    /// Returns whether the pod waits for a reason that its condition tells.
+    pub(super) fn has_reason(&self) -> bool {
+        matches!(self, State::Refused(_) | State::Parked | State::OverQuota)
+    }
+
     pub(super) fn refusal(&self) -> Option<&PodRefusal> {
         match self {
             State::Refused(refusal) => Some(refusal),

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::Waiting;
+use berth_model::Pod;
 
 /// All waiting pods by uid. Never iterated where order could matter.
 #[derive(Debug, Default)]
@@ -13,6 +14,8 @@ pub(super) struct WaitingPods {
     /// In the order of their arrival.
     by_arrival: BTreeMap<u64, Arc<str>>,
     by_namespace: HashMap<Arc<str>, BTreeMap<u64, Arc<str>>>,
+    /// Pods whose status has a nominated node, in the order of their arrival.
+    nominated: BTreeMap<u64, Arc<str>>,
 }
 
 impl Deref for WaitingPods {
@@ -28,7 +31,21 @@ impl WaitingPods {
         self.by_uid.get_mut(uid)
     }
 
+    /// Replaces the observed object of a pod, if it waits.
+    pub(super) fn observe(&mut self, source: &Pod) -> Option<&mut Waiting> {
+        let pod = self.by_uid.get_mut(&source.uid)?;
+        match source.nominated_node {
+            Some(_) => drop(self.nominated.insert(pod.seq, source.uid.clone())),
+            None => drop(self.nominated.remove(&pod.seq)),
+        }
+        *pod.source = source.clone();
+        Some(pod)
+    }
+
     pub(super) fn insert(&mut self, uid: Arc<str>, pod: Waiting) {
+        if pod.source.nominated_node.is_some() {
+            self.nominated.insert(pod.seq, uid.clone());
+        }
         self.by_arrival.insert(pod.seq, uid.clone());
         self.by_namespace.entry(pod.namespace().clone()).or_default().insert(pod.seq, uid.clone());
         self.by_uid.insert(uid, pod);
@@ -37,6 +54,7 @@ impl WaitingPods {
     pub(super) fn remove(&mut self, uid: &str) -> Option<Waiting> {
         let pod = self.by_uid.remove(uid)?;
         self.by_arrival.remove(&pod.seq);
+        self.nominated.remove(&pod.seq);
         if let Some(pods) = self.by_namespace.get_mut(pod.namespace()) {
             pods.remove(&pod.seq);
             if pods.is_empty() {
@@ -53,6 +71,11 @@ impl WaitingPods {
             None => Some(&self.by_arrival),
         };
         pods.into_iter().flat_map(move |pods| pods.range(from..)).filter_map(|(_, uid)| self.by_uid.get(uid))
+    }
+
+    /// Returns the pods whose status has a nominated node, in the order of their arrival.
+    pub(super) fn nominated(&self) -> Vec<Arc<str>> {
+        self.nominated.values().cloned().collect()
     }
 
     /// Returns the number of the pod that arrived last.

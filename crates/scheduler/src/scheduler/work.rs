@@ -100,6 +100,8 @@ pub(super) struct Turn {
 
 /// Number of kinds of searches.
 const SEARCHES: usize = 3;
+/// Number of requests that an agent takes at once from its queue to find one that is still to be placed.
+pub(super) const REQUESTS_MAX: usize = 64;
 
 impl Scheduler {
     /// Returns the next task for this agent, if it may work. Placements and searches for parked pods alternate, and so do
@@ -142,7 +144,13 @@ impl Scheduler {
     }
 
     fn next_placement(&mut self, agent: usize, now: Duration) -> Option<Task> {
+        let mut requests = 0;
         while self.binds < self.cluster.config.max_waiting_binds {
+            if requests == REQUESTS_MAX {
+                self.actions.push(Action::WakeAgent(agent));
+                return None;
+            }
+            requests += 1;
             let request = self.dispatcher.start(agent, now)?;
             let class = request.class.id;
             if let Some((gang, work)) = self.start_gang(&request) {

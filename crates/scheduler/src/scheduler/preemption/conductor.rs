@@ -43,14 +43,10 @@ impl Scheduler {
 
     // Leadership.
 
-    /// Adopts the nominations of the previous leader, and tries preemption for the remaining parked pods.
+    /// Adopts the nominations of the previous leader.
     pub(in crate::scheduler) fn begin_preemption(&mut self) {
-        let mut pods: Vec<_> =
-            self.cluster.waiting.values().map(|pod| (pod.seq, pod.pod.uid.clone())).collect();
-        pods.sort();
-        for (_, uid) in pods {
+        for uid in self.cluster.waiting.nominated() {
             self.adopt_nomination(&uid);
-            self.preemption.hunt(&uid, &self.cluster, &self.parked, &mut self.actions);
         }
     }
 

@@ -378,6 +378,11 @@ impl Hunts {
         }
     }
 
+    /// Retries all parked classes at the next check.
+    pub(super) fn start_all(&mut self) {
+        self.lowest = None;
+    }
+
     /// Returns whether a pod with a new lowest priority has a node: preemption that failed before may succeed now.
     pub(super) fn less_important_came(&mut self, ledger: &Ledger) -> bool {
         let lowest = ledger.lowest_priority();

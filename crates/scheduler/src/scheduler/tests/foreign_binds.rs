@@ -263,7 +263,7 @@ fn a_replica_places_its_share_and_takes_over_what_falls_to_it() {
     let mut benches = [guard(&["a"]), guard(&["a"])];
     let names = ["one", "two"];
     for (bench, me) in benches.iter_mut().zip(names) {
-        bench.scheduler.set_share(Some(Share::new(me, names)), Duration::ZERO);
+        bench.scheduler.set_share(Some(Share::new(me, names)));
         for class in 1..=20 {
             // Each request is a class of its own.
             bench.apply(pod(&format!("p{class}"), class));
@@ -274,7 +274,7 @@ fn a_replica_places_its_share_and_takes_over_what_falls_to_it() {
     assert!(shares[0] > 0 && shares[1] > 0 && shares[0] + shares[1] == 20, "{shares:?}");
     // The other replica is gone.
     let [one, _] = &mut benches;
-    one.scheduler.set_share(Some(Share::new("one", ["one"])), S);
+    one.scheduler.set_share(Some(Share::new("one", ["one"])));
     one.work();
     assert_eq!(one.binds.len(), 20);
     let placed: HashSet<_> = one.binds.iter().map(|binding| binding.uid.clone()).collect();

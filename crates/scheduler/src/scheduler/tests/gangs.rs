@@ -545,7 +545,7 @@ fn a_gang_belongs_to_one_replica_whatever_the_classes_of_its_members() {
     let mut placed = Vec::new();
     for me in replicas {
         let mut bench = Bench::new(1, &["a", "b"]);
-        bench.scheduler.set_share(Some(Share::new(me, replicas)), bench.now);
+        bench.scheduler.set_share(Some(Share::new(me, replicas)));
         bench.allocate(allocation("g", 3));
         (0..3i64).for_each(|at| bench.apply(member(&format!("g-{at}"), "g", 100 + at)));
         bench.run_until(S);

@@ -6,7 +6,7 @@ use crate::policy::SelectedNamespaces;
 use crate::quota::{Limit, Limits, Quota, QuotaReport, QuotaResource, Reclaim, Scope};
 
 /// Returns a quota with this guarantee and maximum, in milli-CPU.
-fn quota(name: &str, guaranteed: Option<i64>, maximum: Option<i64>) -> Quota {
+pub(super) fn quota(name: &str, guaranteed: Option<i64>, maximum: Option<i64>) -> Quota {
     let limit = |amount: Option<i64>| {
         amount.map(|amount| (QuotaResource::Cpu, amount)).into_iter().collect::<Limit>()
     };

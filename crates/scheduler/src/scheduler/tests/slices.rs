@@ -1,5 +1,6 @@
 //! Changes that concern many pods: they are applied in slices, and never too late for a decision.
 
+use super::quotas::quota;
 use super::*;
 use crate::scheduler::stale::SLICE_MAX;
 use berth_model::{PodAffinity, PodSelector, PodTerm};
@@ -125,7 +126,7 @@ fn a_term_that_is_written_about_one_pod_of_a_set_makes_two_classes_of_it_and_one
 
 #[test]
 fn a_namespace_that_is_relabelled_changes_its_placed_pods_slice_by_slice() {
-    const PLACED: usize = 3 * crate::scheduler::namespace_walks::SLICE_MAX;
+    const PLACED: usize = 3 * crate::scheduler::charge_walks::SLICE_MAX;
     let mut bench = Bench::new(1, &["a", "b"]);
     for at in 0..PLACED {
         let pod = labelled(&format!("web-{at:04}"), "x", "web");
@@ -141,10 +142,86 @@ fn a_namespace_that_is_relabelled_changes_its_placed_pods_slice_by_slice() {
     bench.scheduler.apply_object(ClusterObject::Namespace { name: "x".into(), labels });
     while updated(&bench) < PLACED {
         let done = updated(&bench) - before;
-        assert!(done <= crate::scheduler::namespace_walks::SLICE_MAX, "{done} in one slice");
+        assert!(done <= crate::scheduler::charge_walks::SLICE_MAX, "{done} in one slice");
         (before, slices) = (updated(&bench), slices + 1);
         assert!(slices < 10, "the slices make no progress");
         bench.tick(bench.now);
     }
     assert_eq!((slices, bench.scheduler.ledger().consistency_check().len()), (2, 0));
+}
+
+#[test]
+fn a_quota_that_gets_other_pods_admits_none_until_all_of_them_are_counted() {
+    const PLACED: usize = 3 * crate::scheduler::charge_walks::SLICE_MAX;
+    let mut bench = Bench::new(1, &["a", "b"]);
+    for at in 0..PLACED {
+        let pod = labelled(&format!("web-{at:04}"), "x", "web");
+        bench.apply(Pod { node_name: Some("a".into()), ..pod });
+    }
+    bench.apply(labelled("late", "x", "web"));
+    // The placed pods use all of it.
+    bench.scheduler.apply_object(ClusterObject::Quota(Box::new(quota("x", None, Some(PLACED as i64)))));
+    let counted = |bench: &Bench| {
+        let charges = bench.scheduler.ledger().charges();
+        charges.filter(|(_, charge)| charge.holding.quota.is_some()).count()
+    };
+    let (mut before, mut slices) = (0, 0);
+    while counted(&bench) < PLACED {
+        let done = counted(&bench) - before;
+        assert!(done <= crate::scheduler::charge_walks::SLICE_MAX, "{done} in one slice");
+        (before, slices) = (counted(&bench), slices + 1);
+        assert!(slices < 10, "the slices make no progress");
+        assert!(bench.take(0).is_none(), "the quota seems to have room");
+    }
+    bench.work();
+    assert_eq!((slices, bench.in_state("over quota"), bench.binds.len()), (3, 1, 0));
+    bench.scheduler.apply_object(ClusterObject::Quota(Box::new(quota("x", None, Some(PLACED as i64 + 1)))));
+    bench.work();
+    assert_eq!(bench.binds.len(), 1);
+}
+
+#[test]
+fn a_new_leader_reviews_waiting_pods_slice_by_slice() {
+    const WAITING: usize = 3 * crate::scheduler::REVIEWS_MAX;
+    let mut bench = Bench::new(1, &["a"]);
+    bench.scheduler.set_leading(false);
+    let refused = SpecError { field: "spec.x".into(), problem: "is odd".into() };
+    for at in 0..WAITING {
+        bench.apply(Pod { spec: Err(refused.clone()), ..pod(&format!("p-{at:04}"), 1) });
+    }
+    bench.scheduler.set_leading(true);
+    bench.collect();
+    let mut slices = 0;
+    while bench.told.len() < WAITING {
+        let before = bench.told.len();
+        bench.tick(bench.now);
+        let done = bench.told.len() - before;
+        assert!((1..=crate::scheduler::REVIEWS_MAX).contains(&done), "{done} in one slice");
+        slices += 1;
+    }
+    assert_eq!(slices, 3);
+}
+
+#[test]
+fn pods_that_move_to_another_replica_are_withdrawn_slice_by_slice_and_none_is_placed_meanwhile() {
+    let mut bench = crowd();
+    let fingerprint = bench.scheduler.cluster.waiting.values().next().map(|pod| pod.class.fingerprint());
+    let share = |me: &str| Share::new(me, ["r1", "r2"]);
+    let me = ["r1", "r2"].into_iter().find(|me| !share(me).owns(fingerprint.unwrap_or_default()));
+    bench.scheduler.set_share(Some(share(me.expect("one of two does not own it"))));
+    assert_eq!(bench.in_state("elsewhere"), 0);
+    let mut slices = 0;
+    while !bench.scheduler.stale.is_empty() {
+        let before = bench.in_state("elsewhere");
+        assert!(bench.take(0).is_none(), "a pod of another replica is placed");
+        let done = bench.in_state("elsewhere") - before;
+        assert!(done <= SLICE_MAX / 8 + crate::scheduler::work::REQUESTS_MAX, "{done} in one slice");
+        slices += 1;
+    }
+    assert!(slices > 1, "{slices} slices");
+    assert_eq!(bench.in_state("elsewhere"), PODS + 1);
+    bench.scheduler.set_share(None);
+    bench.work();
+    assert_eq!(bench.in_state("elsewhere"), 0);
+    assert!(!bench.binds.is_empty());
 }
