@@ -67,7 +67,7 @@ impl Cluster {
         let allocations = workload.allocations(workload.pod_count(size.pods));
         if allocations.len() > 0 {
             progress.set_message("creating allocations");
-            install_kinds(&client).await?;
+            install(&client, berth_crds::crds()).await?;
             create::<Allocation>(&Api::default_namespaced(client.clone()), allocations, progress).await?;
         }
         if workload.lived_in {
@@ -160,10 +160,13 @@ impl Cluster {
     }
 }
 
-/// Installs the CRDs, as `berth crds | kubectl apply -f -` does.
-async fn install_kinds(client: &Client) -> Result<()> {
+/// Installs CRDs, and waits until they are served.
+pub async fn install(
+    client: &Client,
+    crds: impl IntoIterator<Item = CustomResourceDefinition>,
+) -> Result<()> {
     let api = Api::<CustomResourceDefinition>::all(client.clone());
-    for crd in berth_crds::crds() {
+    for crd in crds {
         let name = crd.name_any();
         api.create(&PostParams::default(), &crd).await?;
         let established = await_condition(api.clone(), &name, conditions::is_crd_established());

@@ -60,7 +60,7 @@ fn is_stateful(workload: usize) -> bool {
     workload.is_multiple_of(10)
 }
 
-fn namespace_name(workload: usize) -> String {
+pub fn namespace_name(workload: usize) -> String {
     format!("team-{:02}", workload % NAMESPACES)
 }
 
@@ -137,6 +137,11 @@ pub fn stateful_sets() -> impl ExactSizeIterator<Item = Value> {
         set
     };
     controllers(true).into_iter().map(named)
+}
+
+/// Returns the namespace and the name of each StatefulSet.
+pub fn stateful_names() -> impl Iterator<Item = (String, String)> {
+    (0..WORKLOADS).filter(|at| is_stateful(*at)).map(|at| (namespace_name(at), controller_name(at)))
 }
 
 pub fn pod_json(pod: Pod, scheduler: &str) -> Value {

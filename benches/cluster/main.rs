@@ -4,6 +4,7 @@
 
 mod audit;
 mod cluster;
+mod features;
 mod lived_in;
 mod measure;
 mod null_binder;

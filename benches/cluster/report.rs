@@ -153,6 +153,7 @@ fn main_table(groups: &[Group<'_>]) -> String {
 fn inner_table(groups: &[Group<'_>]) -> Option<String> {
     let header = [
         "workload",
+        "subject",
         "hits",
         "misses",
         "conflicts",
@@ -167,7 +168,7 @@ fn inner_table(groups: &[Group<'_>]) -> Option<String> {
     ];
     let rows: Vec<_> = groups
         .iter()
-        .filter(|group| group.subject == Subject::Berth)
+        .filter(|group| group.subject.is_berth())
         .map(|group| {
             let median = |of: fn(&crate::subject::Inner) -> f64| {
                 thousands(group.median(|run| run.inner.as_ref().map_or(f64::NAN, of)))
@@ -177,6 +178,7 @@ fn inner_table(groups: &[Group<'_>]) -> Option<String> {
             };
             vec![
                 group.workload.name.to_owned(),
+                group.subject.to_string(),
                 median(|inner| inner.list_hits),
                 median(|inner| inner.list_misses),
                 median(|inner| inner.conflicts),

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use berth_testenv::Process;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Cluster;
+use crate::features;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Subject {
@@ -21,6 +22,10 @@ pub enum Subject {
     #[value(name = "berth")]
     #[serde(rename = "berth")]
     Berth,
+    /// berth with every feature on.
+    #[value(name = "berth+features")]
+    #[serde(rename = "berth+features")]
+    BerthWithFeatures,
     #[value(name = "kube-scheduler")]
     #[serde(rename = "kube-scheduler")]
     KubeScheduler,
@@ -32,6 +37,7 @@ impl fmt::Display for Subject {
             Subject::Null => "null",
             Subject::NullWithEvents => "null+events",
             Subject::Berth => "berth",
+            Subject::BerthWithFeatures => "berth+features",
             Subject::KubeScheduler => "kube-scheduler",
         })
     }
@@ -43,6 +49,10 @@ impl Subject {
         matches!(self, Subject::Null | Subject::NullWithEvents)
     }
 
+    pub fn is_berth(self) -> bool {
+        matches!(self, Subject::Berth | Subject::BerthWithFeatures)
+    }
+
     pub fn writes_events(self) -> bool {
         self != Subject::Null
     }
@@ -50,7 +60,7 @@ impl Subject {
     /// Returns the `spec.schedulerName` of its pods.
     pub fn scheduler_name(self) -> &'static str {
         match self {
-            Subject::Berth => "berth",
+            subject if subject.is_berth() => "berth",
             _ => "default-scheduler",
         }
     }
@@ -69,6 +79,12 @@ impl Subject {
             Subject::Berth => {
                 let fixed = ["run", "--leader-elect=false", "--health-address=127.0.0.1:0", "--kubeconfig"];
                 let args = fixed.into_iter().map(Into::into).chain([kubeconfig.into_os_string()]);
+                Process::start("berth", Path::new(env!("CARGO_BIN_EXE_berth")), args, log.clone())?
+            }
+            Subject::BerthWithFeatures => {
+                let config = features::prepare(cluster).await?;
+                let args = ["run".into(), "--kubeconfig".into(), kubeconfig.into_os_string()];
+                let args = args.into_iter().chain(["--config".into(), config.into_os_string()]);
                 Process::start("berth", Path::new(env!("CARGO_BIN_EXE_berth")), args, log.clone())?
             }
             Subject::KubeScheduler => cluster.control_plane.start_scheduler("").await?,
@@ -103,11 +119,11 @@ pub struct Inner {
 impl Running {
     /// Reads berth's own counters; `None` for other subjects.
     pub async fn inner(&self) -> Result<Option<Inner>> {
-        if self.subject != Subject::Berth {
+        if !self.subject.is_berth() {
             return Ok(None);
         }
         let log = std::fs::read_to_string(&self.log)?;
-        let address = log.split("address=").nth(1).and_then(|rest| rest.split_whitespace().next());
+        let address = log.split(" address=").nth(1).and_then(|rest| rest.split_whitespace().next());
         let address = address.context("berth has not logged the address of its metrics")?;
         let text = reqwest::get(format!("http://{address}/metrics")).await?.text().await?;
         let value = |name: &str| -> Result<f64> {
@@ -116,6 +132,12 @@ impl Running {
                 .find_map(|line| line.strip_prefix(name)?.trim_start_matches("{}").strip_prefix(' '));
             Ok(line.with_context(|| format!("berth has no metric {name}"))?.parse()?)
         };
+        if self.subject == Subject::BerthWithFeatures {
+            let requests = labelled(&text, "berth_request_duration_seconds_count");
+            let reviews: f64 =
+                requests.filter(|(labels, _)| labels.contains("guard")).map(|(_, count)| count).sum();
+            ensure!(reviews > 0.0, "the guard was never asked, so its cost is not measured");
+        }
         let holds = labelled(&text, "berth_engine_lock_hold_longest_seconds");
         let (longest_in, longest) = holds.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default();
         Ok(Some(Inner {
