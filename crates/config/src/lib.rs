@@ -56,7 +56,7 @@ pub struct Config {
     #[schemars(range(min = 0, max = 64))]
     pub agents: u32,
 
-    /// Memory for the ranked lists of one agent, in MiB. A list takes at most 24 bytes per node; the least
+    /// Memory for the ranked lists of one agent, in MiB. A list takes about 13 bytes per node; the least
     /// recently used lists are evicted first.
     #[serde(rename = "cacheMemoryMiB", deserialize_with = "whole_number")]
     #[schemars(range(min = 16, max = 65536))]

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::cells::CellLayout;
 use super::kinds::{ByPods, KindIndex};
 use super::view::View;
 use crate::inventory::{NodeId, Peers, Revision};
@@ -21,6 +22,10 @@ pub struct TopologyId(u32);
 /// Index of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CountId(u32);
+
+/// Index of a cell layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LayoutId(u32);
 
 /// Index of a domain of a topology. Reused when its last node has left it.
 pub type Domain = u32;
@@ -350,6 +355,9 @@ pub struct Domains {
     /// Addresses of the kinds, by what may count them.
     kinds_of: KindIndex,
     looked: HashMap<SelectedBy, Looked>,
+    /// Cells by coarse topologies, each with the number of its users.
+    layouts: Vec<Option<(CellLayout, usize)>>,
+    by_coarse: HashMap<Box<[TopologyId]>, LayoutId>,
     seen: Vec<Seen>,
     /// Number of users of pod counts; with none, nothing is kept.
     active: usize,
@@ -392,6 +400,11 @@ impl Domains {
                 for (peer, pods) in row.peers.iter() {
                     self.move_pods(id, peer, i64::from(*pods));
                 }
+            }
+            let (topologies, revision) = (&self.topologies, self.revision);
+            for (layout, _) in self.layouts.iter_mut().flatten() {
+                let cell = row.node.as_ref().map(|_| domains_of(layout.topologies(), topologies, id));
+                layout.put(id, cell, revision);
             }
         } else if row.node.is_some() && !seen.peers.same(&row.peers) {
             self.move_difference(id, &seen.peers, &row.peers);
@@ -651,6 +664,41 @@ impl Domains {
         id
     }
 
+    /// Keeps the cells of these coarse topologies until they are released, which must be before the topologies are.
+    pub fn layout(&mut self, coarse: &[TopologyId]) -> LayoutId {
+        if let Some(id) = self.by_coarse.get(coarse) {
+            if let Some((_, users)) = &mut self.layouts[id.0 as usize] {
+                *users += 1;
+            }
+            return *id;
+        }
+        let mut layout = CellLayout::new(coarse);
+        for (at, _) in self.seen.iter().enumerate().filter(|(_, seen)| seen.node.is_some()) {
+            let id = NodeId(at as u32);
+            layout.put(id, Some(domains_of(coarse, &self.topologies, id)), self.revision);
+        }
+        let id = LayoutId(vacancy(&mut self.layouts) as u32);
+        self.layouts[id.0 as usize] = Some((layout, 1));
+        self.by_coarse.insert(coarse.into(), id);
+        id
+    }
+
+    /// Reverts one [`Domains::layout`].
+    pub fn release_layout(&mut self, id: LayoutId) {
+        if let Some((layout, users)) = &mut self.layouts[id.0 as usize] {
+            *users -= 1;
+            if *users == 0 {
+                self.by_coarse.remove(layout.topologies());
+                self.layouts[id.0 as usize] = None;
+            }
+        }
+    }
+
+    /// Returns cells that are kept.
+    pub fn cells(&self, id: LayoutId) -> Option<&CellLayout> {
+        self.layouts.get(id.0 as usize)?.as_ref().map(|(layout, _)| layout)
+    }
+
     /// Keeps the topologies over which existing pods have terms with these selectors, until released.
     pub fn look(&mut self, selectors: &SelectedBy) {
         if selectors.is_empty() {
@@ -760,7 +808,8 @@ impl Domains {
         let topologies: usize = self.topologies.iter().flatten().map(Topology::bytes).sum();
         let scopes: usize = self.scopes.iter().flatten().map(Scope::bytes).sum();
         let kinds = self.kinds.len() * (size_of::<PeerKind>() + TYPICAL_ADDS * size_of::<(CountId, i64)>());
-        self.count_bytes + topologies + scopes + kinds + self.seen.capacity() * size_of::<Seen>()
+        let layouts: usize = self.layouts.iter().flatten().map(|(layout, _)| layout.bytes()).sum();
+        self.count_bytes + topologies + scopes + layouts + kinds + self.seen.capacity() * size_of::<Seen>()
     }
 }
 
@@ -773,6 +822,12 @@ impl Looked {
             }
         }
     }
+}
+
+/// Returns the domains of a node in these topologies.
+fn domains_of(coarse: &[TopologyId], topologies: &[Option<Topology>], node: NodeId) -> Box<[Domain]> {
+    let topologies = coarse.iter().map(|topology| topologies[topology.0 as usize].as_ref());
+    topologies.map(|topology| topology.map_or(NO_DOMAIN, |topology| topology.domain_of(node))).collect()
 }
 
 fn address_of(peer: &Arc<Peer>) -> usize {

@@ -1,8 +1,9 @@
 //! Ranked lists: all nodes in order of preference for one class (the top cache level).
 
-use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
+use super::cells::{CellLayout, CellNodes, Place};
 use super::domains::{Domain, Domains};
 use super::object::RuleObject;
 use super::scoped::{Globals, RuleScope, Scoped, Weights};
@@ -26,41 +27,25 @@ pub struct ListSources<'a> {
 
 /// Ranked nodes of one class, as of one revision.
 ///
-/// Without domain-scoped rules there is one cell, and a node's position in it is its id. Otherwise nodes with the same
-/// coarse domains form a cell with a tree of its own. The rules over coarse domains are evaluated once per cell when a
+/// Without coarse topologies there is one cell, and a node's position in it is its id. Otherwise nodes with the same
+/// coarse domains form a cell with a tree of its own ([`CellLayout`] has the positions). The rules over coarse domains are evaluated once per cell when a
 /// node is chosen, so a changed count of a zone moves no node of it.
 #[derive(Debug)]
 pub struct RankedList {
     pub class: Arc<Class>,
     scoped: Option<Scoped>,
     cells: Vec<Cell>,
-    /// By coarse domains.
-    cell_of: HashMap<Box<[Domain]>, u32>,
-    /// By node; empty while there is one cell.
-    places: Vec<Place>,
     globals: Globals,
     revision: Revision,
 }
 
 #[derive(Debug, Default)]
 struct Cell {
-    domains: Box<[Domain]>,
     tree: WinnerTree,
-    /// Node at each position of the tree; empty where the position is the id.
-    nodes: Vec<NodeId>,
-    vacant: Vec<u32>,
     valid: usize,
     /// Numbers of nodes that are not valid, by reasons: a class that fits nowhere is diagnosed without a look at nodes.
     refused: Diagnosis,
 }
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
-    cell: u32,
-    slot: u32,
-}
-
-const NO_PLACE: Place = Place { cell: u32::MAX, slot: 0 };
 
 /// Returns a capacity with spare positions, so that a growing cluster does not need a new tree per added node.
 fn with_room(nodes: usize) -> usize {
@@ -74,8 +59,6 @@ impl RankedList {
             class: class.clone(),
             scoped,
             cells: Vec::new(),
-            cell_of: HashMap::new(),
-            places: Vec::new(),
             globals: Globals::new(),
             revision: from.view.revision(),
         };
@@ -84,46 +67,21 @@ impl RankedList {
     }
 
     fn rebuild(&mut self, from: ListSources) {
-        let nodes = from.view.rows().len();
-        self.cells.clear();
-        self.cell_of.clear();
-        self.places.clear();
         self.globals = self.scoped.as_ref().map_or(Globals::new(), |s| s.globals(&self.class, from.domains));
-        let keys: Vec<Key> = (0..nodes as u32).map(|id| self.rank(from, NodeId(id))).collect();
-        if !self.has_cells() {
-            let mut room = Vec::with_capacity(with_room(nodes));
-            room.extend(keys);
-            room.resize(with_room(nodes), Key::VACANT);
-            let mut cell = Cell { tree: WinnerTree::build(room), ..Cell::default() };
-            cell.recount();
-            self.cells.push(cell);
-            return;
-        }
-        let mut by_cell: Vec<Vec<Key>> = Vec::new();
-        self.places.resize(nodes, NO_PLACE);
-        for (at, key) in keys.into_iter().enumerate() {
-            let id = NodeId(at as u32);
-            if key == Key::VACANT {
-                continue;
+        self.cells = match self.layout(from.domains) {
+            None => {
+                let nodes = 0..from.view.rows().len() as u32;
+                vec![Cell::build(nodes.map(|id| self.rank(from, NodeId(id))))]
             }
-            let cell = self.cell_for(from.domains, id);
-            by_cell.resize(self.cells.len(), Vec::new());
-            let keys = &mut by_cell[cell as usize];
-            self.places[at] = Place { cell, slot: keys.len() as u32 };
-            keys.push(key);
-            self.cells[cell as usize].nodes.push(id);
-        }
-        for (cell, mut keys) in self.cells.iter_mut().zip(by_cell) {
-            keys.resize(with_room(keys.len()), Key::VACANT);
-            cell.vacant = (cell.nodes.len() as u32..keys.len() as u32).rev().collect();
-            cell.nodes.resize(keys.len(), NodeId(u32::MAX));
-            cell.tree = WinnerTree::build(keys);
-            cell.recount();
-        }
+            Some(layout) => {
+                let ranked = |node: Option<NodeId>| node.map_or(Key::VACANT, |id| self.rank(from, id));
+                layout.cells().iter().map(|cell| Cell::build(cell.nodes().map(ranked))).collect()
+            }
+        };
     }
 
-    fn has_cells(&self) -> bool {
-        self.scoped.as_ref().is_some_and(|scoped| !scoped.coarse().is_empty())
+    fn layout<'a>(&self, domains: &'a Domains) -> Option<&'a CellLayout> {
+        self.scoped.as_ref()?.cells(domains)
     }
 
     /// Returns whether [`RankedList::repair`] cannot bring the list up to date, so that it must be rebuilt with a new
@@ -147,16 +105,16 @@ impl RankedList {
         let nodes = view.rows().len();
         let before = std::mem::replace(&mut self.revision, view.revision());
         let changed = view.changed_since(before).count();
-        let anew = match &self.scoped {
+        let layout = self.layout(from.domains);
+        let mut anew = match layout {
             None => nodes > self.cells[0].tree.capacity(),
-            Some(scoped) => {
-                let reshaped = |topology: &_| from.domains.reshaped(*topology) > before;
-                scoped.globals(&self.class, from.domains) != self.globals
-                    || scoped.fine().iter().any(reshaped)
-                    || (self.has_cells() && changed > nodes / 8)
-                    || (!self.has_cells() && nodes > self.cells[0].tree.capacity())
-            }
+            Some(layout) => changed > nodes / 8 || layout.vacated_since(before).is_none(),
         };
+        if let Some(scoped) = &self.scoped {
+            let reshaped = |topology: &_| from.domains.reshaped(*topology) > before;
+            anew |= scoped.globals(&self.class, from.domains) != self.globals
+                || scoped.fine().iter().any(reshaped);
+        }
         if anew {
             self.rebuild(from);
             return nodes;
@@ -168,6 +126,12 @@ impl RankedList {
             cell.recount();
             self.cells.push(cell);
             return changed;
+        }
+        for place in layout.and_then(|layout| layout.vacated_since(before)).into_iter().flatten() {
+            // A node that came there since is one of the changed ones.
+            if let Some(cell) = self.cells.get_mut(place.cell as usize) {
+                cell.set(place.slot, Key::VACANT);
+            }
         }
         for id in view.changed_since(before) {
             self.update(from, id);
@@ -192,44 +156,17 @@ impl RankedList {
     }
 
     fn update(&mut self, from: ListSources, id: NodeId) {
-        let key = self.rank(from, id);
-        if !self.has_cells() {
-            self.cells[0].set(id.0, key);
-            return;
-        }
-        if self.places.len() <= id.index() {
-            self.places.resize(id.index() + 1, NO_PLACE);
-        }
-        let old = self.places[id.index()];
-        let cell = if key == Key::VACANT { NO_PLACE.cell } else { self.cell_for(from.domains, id) };
-        if old.cell == cell {
-            if cell != NO_PLACE.cell {
-                self.cells[cell as usize].set(old.slot, key);
-            }
-            return;
-        }
-        if old.cell != NO_PLACE.cell {
-            let left = &mut self.cells[old.cell as usize];
-            left.set(old.slot, Key::VACANT);
-            left.vacant.push(old.slot);
-        }
-        self.places[id.index()] = match cell {
-            u32::MAX => NO_PLACE,
-            _ => Place { cell, slot: self.cells[cell as usize].add(id, key) },
+        let place = match self.layout(from.domains) {
+            None => Some(Place { cell: 0, slot: id.0 }),
+            Some(layout) => layout.place(id),
         };
-    }
-
-    /// Returns the cell of the node; creates it for its first node.
-    fn cell_for(&mut self, domains: &Domains, id: NodeId) -> u32 {
-        let topologies = self.scoped.as_ref().map_or(&[][..], Scoped::coarse);
-        let of: Box<[Domain]> = topologies.iter().map(|topology| domains.domain_of(*topology, id)).collect();
-        if let Some(cell) = self.cell_of.get(&of) {
-            return *cell;
+        if let Some(place) = place {
+            let key = self.rank(from, id);
+            if self.cells.len() <= place.cell as usize {
+                self.cells.resize_with(place.cell as usize + 1, Cell::default);
+            }
+            self.cells[place.cell as usize].set(place.slot, key);
         }
-        let cell = self.cells.len() as u32;
-        self.cells.push(Cell { domains: of.clone(), ..Cell::default() });
-        self.cell_of.insert(of, cell);
-        cell
     }
 
     /// Returns the node's key: the part that is not constant within its cell.
@@ -292,15 +229,21 @@ impl RankedList {
         &'a self,
         scoped: &'a Scoped,
         domains: &'a Domains,
-    ) -> impl Iterator<Item = &'a Cell> + Clone {
-        self.cells.iter().filter(move |cell| {
-            let domain = |topology| scoped.domain_in(&cell.domains, topology);
+    ) -> impl Iterator<Item = PlacedCell<'a>> + Clone {
+        self.placed_cells(domains).filter(move |cell| {
+            let domain = |topology| scoped.domain_in(cell.domains(), topology);
             cell.valid > 0 && scoped.refusal(&self.class, domains, RuleScope::Coarse, domain).is_none()
         })
     }
 
+    fn placed_cells<'a>(&'a self, domains: &'a Domains) -> impl Iterator<Item = PlacedCell<'a>> + Clone {
+        let layout = self.layout(domains).map_or(&[][..], CellLayout::cells);
+        let nodes = layout.iter().map(Some).chain(std::iter::repeat(None));
+        self.cells.iter().zip(nodes).map(|(cell, nodes)| PlacedCell { cell, nodes })
+    }
+
     fn weigh(&self, scoped: &Scoped, domains: &Domains) -> Weights {
-        scoped.weigh(self.open_cells(scoped, domains).map(|cell| (&*cell.domains, cell.valid)))
+        scoped.weigh(self.open_cells(scoped, domains).map(|cell| (cell.domains(), cell.valid)))
     }
 
     fn standing_in(
@@ -308,12 +251,12 @@ impl RankedList {
         scoped: &Scoped,
         domains: &Domains,
         weights: &Weights,
-        cell: &Cell,
+        cell: PlacedCell,
         key: Key,
     ) -> Option<Standing> {
         let layout = self.class.placement.layout();
         let standing = key.standing(layout)?;
-        let (pods, spread) = scoped.cell(&self.class, domains, weights, &cell.domains);
+        let (pods, spread) = scoped.cell(&self.class, domains, weights, cell.domains());
         let fine = scoped.fine_spread(&self.class, weights, standing.spread());
         Some(standing.with_pods(layout, standing.pods() + pods, spread.saturating_add(fine)))
     }
@@ -321,7 +264,7 @@ impl RankedList {
     /// Returns the standing of each existing node, or the reasons why it is not valid, by id.
     pub fn standings(&self, domains: &Domains) -> Vec<(NodeId, Result<Standing, Reasons>)> {
         let weights = self.scoped.as_ref().map(|scoped| self.weigh(scoped, domains));
-        let nodes = if self.has_cells() { self.places.len() } else { self.cells[0].tree.capacity() };
+        let nodes = self.layout(domains).map_or(self.cells[0].tree.capacity(), CellLayout::nodes);
         (0..nodes as u32)
             .filter_map(|id| Some((NodeId(id), self.standing(domains, weights.as_ref(), NodeId(id))?)))
             .collect()
@@ -345,7 +288,7 @@ impl RankedList {
         weights: Option<&Weights>,
         id: NodeId,
     ) -> Option<Result<Standing, Reasons>> {
-        let (cell, key) = self.find(id)?;
+        let (cell, key) = self.find(domains, id)?;
         if key == Key::VACANT {
             return None;
         }
@@ -381,19 +324,22 @@ impl RankedList {
     }
 
     /// Returns whether the class may go to this node, ignoring the rules over coarse domains.
-    pub fn is_valid(&self, id: NodeId) -> bool {
-        self.find(id).is_some_and(|(_, key)| key.is_valid())
+    pub fn is_valid(&self, domains: &Domains, id: NodeId) -> bool {
+        self.find(domains, id).is_some_and(|(_, key)| key.is_valid())
     }
 
-    fn find(&self, id: NodeId) -> Option<(&Cell, Key)> {
-        let (cell, slot) = match self.has_cells() {
-            false => (&self.cells[0], id.0),
-            true => {
-                let place = self.places.get(id.index()).filter(|place| **place != NO_PLACE)?;
-                (&self.cells[place.cell as usize], place.slot)
+    /// Returns the key of a node, and its cell; `None`: it does not exist, or is newer than the list.
+    fn find<'a>(&'a self, domains: &'a Domains, id: NodeId) -> Option<(PlacedCell<'a>, Key)> {
+        let (place, nodes) = match self.layout(domains) {
+            None => (Place { cell: 0, slot: id.0 }, None),
+            Some(layout) => {
+                let place = layout.place(id)?;
+                (place, layout.cells().get(place.cell as usize))
             }
         };
-        Some((cell, cell.tree.keys().get(slot as usize).copied()?))
+        let cell = self.cells.get(place.cell as usize)?;
+        let key = cell.tree.keys().get(place.slot as usize).copied()?;
+        Some((PlacedCell { cell, nodes }, key))
     }
 
     /// Returns whether the class may go to this node.
@@ -401,7 +347,8 @@ impl RankedList {
         let domain = |topology| domains.domain_of(topology, id);
         let refused =
             |scoped: &Scoped| scoped.refusal(&self.class, domains, RuleScope::Coarse, domain).is_some();
-        self.find(id).is_some_and(|(_, key)| key.is_valid()) && !self.scoped.as_ref().is_some_and(refused)
+        self.find(domains, id).is_some_and(|(_, key)| key.is_valid())
+            && !self.scoped.as_ref().is_some_and(refused)
     }
 
     /// Returns whether the rules over domains accept this node with the current counts, which may be newer than the
@@ -424,8 +371,8 @@ impl RankedList {
             return self.cells[0].refused.clone();
         };
         let mut diagnosis = Diagnosis::default();
-        for cell in &self.cells {
-            let domain = |topology| scoped.domain_in(&cell.domains, topology);
+        for cell in self.placed_cells(domains) {
+            let domain = |topology| scoped.domain_in(cell.domains(), topology);
             let of_cell = scoped.refusal(&self.class, domains, RuleScope::Coarse, domain);
             if let Some(of_cell) = of_cell {
                 diagnosis.add(of_cell, cell.valid);
@@ -461,13 +408,28 @@ impl RankedList {
     }
 
     pub fn bytes(&self) -> usize {
-        let cells: usize = self.cells.iter().map(Cell::bytes).sum();
-        cells + self.places.capacity() * size_of::<Place>()
+        self.cells.iter().map(|cell| cell.tree.bytes()).sum()
     }
 }
 
 impl Cell {
+    /// Builds a cell of these keys, with room for more.
+    fn build(keys: impl ExactSizeIterator<Item = Key>) -> Self {
+        let room = with_room(keys.len());
+        let mut all = Vec::with_capacity(room);
+        all.extend(keys);
+        all.resize(room, Key::VACANT);
+        let mut cell = Cell { tree: WinnerTree::build(all), ..Cell::default() };
+        cell.recount();
+        cell
+    }
+
     fn set(&mut self, slot: u32, key: Key) {
+        if self.tree.capacity() <= slot as usize {
+            let mut keys = self.tree.keys().to_vec();
+            keys.resize(with_room(slot as usize + 1), Key::VACANT);
+            self.tree = WinnerTree::build(keys);
+        }
         let before = self.tree.key(slot);
         self.valid = self.valid + usize::from(key.is_valid()) - usize::from(before.is_valid());
         let (left, came) = (before.reasons(), key.reasons());
@@ -484,37 +446,36 @@ impl Cell {
         self.valid = keys.iter().filter(|key| key.is_valid()).count();
         self.refused = keys.iter().filter_map(|key| key.reasons()).collect();
     }
+}
 
-    /// Returns the nodes with these reasons in their key.
-    fn with_reasons(&self, reasons: Reasons) -> impl Iterator<Item = (NodeId, Key)> {
-        let keys = self.tree.keys().iter().enumerate();
-        let with = keys.filter(move |(_, key)| key.reasons() == Some(reasons));
-        with.map(|(slot, key)| (self.node(slot as u32), *key))
-    }
+/// A cell of a list, and the nodes in it; without them, a position is the id of a node.
+#[derive(Debug, Clone, Copy)]
+struct PlacedCell<'a> {
+    cell: &'a Cell,
+    nodes: Option<&'a CellNodes>,
+}
 
-    /// Adds a node and returns its position.
-    fn add(&mut self, id: NodeId, key: Key) -> u32 {
-        if self.vacant.is_empty() {
-            let mut keys = self.tree.keys().to_vec();
-            let nodes = keys.len();
-            keys.resize(with_room(nodes), Key::VACANT);
-            self.vacant.extend((nodes as u32..keys.len() as u32).rev());
-            self.nodes.resize(keys.len(), NodeId(u32::MAX));
-            self.tree = WinnerTree::build(keys);
-        }
-        let slot = self.vacant.pop().unwrap_or_default();
-        self.nodes[slot as usize] = id;
-        self.set(slot, key);
-        slot
+impl<'a> PlacedCell<'a> {
+    fn domains(&self) -> &'a [Domain] {
+        self.nodes.map_or(&[], |nodes| &nodes.domains)
     }
 
     fn node(&self, slot: u32) -> NodeId {
-        self.nodes.get(slot as usize).copied().unwrap_or(NodeId(slot))
+        self.nodes.map_or(NodeId(slot), |nodes| nodes.node(slot))
     }
 
-    fn bytes(&self) -> usize {
-        self.tree.bytes()
-            + self.nodes.capacity() * size_of::<NodeId>()
-            + self.vacant.capacity() * size_of::<u32>()
+    /// Returns the nodes with these reasons in their key.
+    fn with_reasons(&self, reasons: Reasons) -> impl Iterator<Item = (NodeId, Key)> {
+        let keys = self.cell.tree.keys().iter().enumerate();
+        let with = keys.filter(move |(_, key)| key.reasons() == Some(reasons));
+        with.map(|(slot, key)| (self.node(slot as u32), *key))
+    }
+}
+
+impl Deref for PlacedCell<'_> {
+    type Target = Cell;
+
+    fn deref(&self) -> &Cell {
+        self.cell
     }
 }

@@ -4,6 +4,7 @@
 //! lists while idle.
 
 mod cache;
+mod cells;
 mod domains;
 mod kinds;
 mod list;

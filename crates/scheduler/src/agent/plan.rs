@@ -167,7 +167,7 @@ impl Agent {
         let alone = distinct(&wanted.members).len() == 1;
         let mut open: Vec<(u8, i64, usize)> = Vec::new();
         for (at, (_, nodes)) in domains.iter().enumerate() {
-            let valid = nodes.iter().filter(|id| list.is_valid(**id));
+            let valid = nodes.iter().filter(|id| list.is_valid(&self.domains, **id));
             let copies = valid.map(|id| copies(&first.holding.usage, self.view.row(*id), &Held::default()));
             let room = copies.fold(0, i64::saturating_add);
             let (rank, order) = match first.class.placement.packing {
@@ -209,7 +209,7 @@ impl Agent {
             return Vec::new();
         };
         let room = |nodes: &[NodeId]| {
-            let valid = nodes.iter().filter(|id| list.is_valid(**id));
+            let valid = nodes.iter().filter(|id| list.is_valid(&self.domains, **id));
             valid
                 .map(|id| copies(&first.holding.usage, self.view.row(*id), &Held::default()))
                 .fold(0, i64::saturating_add)

@@ -7,7 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use super::domains::{CountId, Domain, Domains, NO_DOMAIN, TopologyId};
+use super::cells::CellLayout;
+use super::domains::{CountId, Domain, Domains, LayoutId, NO_DOMAIN, TopologyId};
 use super::view::View;
 use crate::class::Class;
 use crate::inventory::NodeId;
@@ -32,6 +33,8 @@ pub struct Scoped {
     /// Topologies whose domains form the cells.
     coarse: Vec<TopologyId>,
     fine: Vec<TopologyId>,
+    /// The cells, if any topology is coarse.
+    layout: Option<LayoutId>,
     /// Number of topologies used by matching terms of existing pods.
     looked_at: usize,
 }
@@ -97,6 +100,7 @@ impl Scoped {
             topologies: Vec::new(),
             coarse: Vec::new(),
             fine: Vec::new(),
+            layout: None,
             looked_at: 0,
         };
         let mut look = |counted: &_| DomainCount::at(counted, domains);
@@ -120,6 +124,7 @@ impl Scoped {
         let topologies: BTreeSet<_> = scoped.looks().map(|look| look.topology).chain(limit).collect();
         scoped.topologies = topologies.into_iter().collect();
         scoped.split(domains, view);
+        scoped.layout = (!scoped.coarse.is_empty()).then(|| domains.layout(&scoped.coarse));
         Some(scoped)
     }
 
@@ -139,6 +144,7 @@ impl Scoped {
     }
 
     pub fn release(self, class: &Class, domains: &mut Domains) {
+        self.layout.into_iter().for_each(|layout| domains.release_layout(layout));
         self.looks().for_each(|look| domains.release(look.count));
         if let Some((topology, _)) = self.limit {
             domains.release_topology(topology);
@@ -221,8 +227,9 @@ impl Scoped {
         class.self_affine && self.affinity.iter().all(|look| domains.total(look.count) == 0)
     }
 
-    pub fn coarse(&self) -> &[TopologyId] {
-        &self.coarse
+    /// Returns the cells; `None`: no topology is coarse, so that all nodes are in one.
+    pub fn cells<'a>(&self, domains: &'a Domains) -> Option<&'a CellLayout> {
+        domains.cells(self.layout?)
     }
 
     /// Returns the topologies whose counts are part of a node's own key.

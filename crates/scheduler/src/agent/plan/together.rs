@@ -86,7 +86,8 @@ impl Agent {
             let (mut free, mut most) = (0i64, 0i64);
             for id in nodes {
                 let row = self.view.row(*id);
-                let now = if list.is_valid(*id) { copies(usage, row, &Held::default()) } else { 0 };
+                let now =
+                    if list.is_valid(&self.domains, *id) { copies(usage, row, &Held::default()) } else { 0 };
                 let candidate = candidates.contains(id);
                 let gone = candidate.then(|| preempt::removable(row, priority, lenders).unwrap_or_default());
                 let then = gone.map_or(0, |gone| copies(usage, row, &gone));

@@ -1,0 +1,153 @@
+//! Cells: the nodes with the same coarse domains, and the position of each node in the tree of its cell. Shared by all
+//! lists with the same coarse topologies.
+//!
+//! A list may be behind: it follows the positions that nodes left since its last repair, and then the changed nodes.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::domains::{Domain, TopologyId};
+use crate::inventory::{NodeId, Revision};
+
+/// Number of positions left by nodes that are remembered. A list that is further behind is rebuilt.
+const VACATED_MAX: usize = 1024;
+
+/// Marks a position without a node.
+const NO_NODE: NodeId = NodeId(u32::MAX);
+
+/// Position of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub cell: u32,
+    pub slot: u32,
+}
+
+const NO_PLACE: Place = Place { cell: u32::MAX, slot: 0 };
+
+#[derive(Debug)]
+pub struct CellLayout {
+    topologies: Box<[TopologyId]>,
+    cells: Vec<CellNodes>,
+    by_domains: HashMap<Box<[Domain]>, u32>,
+    /// By node.
+    places: Vec<Place>,
+    /// Positions that nodes left, oldest first, each with the revision of the view.
+    vacated: VecDeque<(Revision, Place)>,
+    /// Revision of the newest of these that was dropped.
+    forgotten: Revision,
+}
+
+/// One cell.
+#[derive(Debug)]
+pub struct CellNodes {
+    pub domains: Box<[Domain]>,
+    nodes: Vec<NodeId>,
+    vacant: Vec<u32>,
+}
+
+impl CellLayout {
+    pub fn new(topologies: &[TopologyId]) -> Self {
+        CellLayout {
+            topologies: topologies.into(),
+            cells: Vec::new(),
+            by_domains: HashMap::new(),
+            places: Vec::new(),
+            vacated: VecDeque::new(),
+            forgotten: 0,
+        }
+    }
+
+    pub fn topologies(&self) -> &[TopologyId] {
+        &self.topologies
+    }
+
+    pub fn cells(&self) -> &[CellNodes] {
+        &self.cells
+    }
+
+    /// Returns the number of nodes that ever existed: no node has this id or a larger one.
+    pub fn nodes(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns the position of a node; `None`: it does not exist.
+    pub fn place(&self, node: NodeId) -> Option<Place> {
+        self.places.get(node.index()).copied().filter(|place| *place != NO_PLACE)
+    }
+
+    /// Puts a node into the cell with these domains; `None`: it does not exist any more.
+    pub fn put(&mut self, node: NodeId, domains: Option<Box<[Domain]>>, revision: Revision) {
+        let before = self.place(node);
+        let cell = domains.map(|domains| self.cell_with(domains));
+        if before.map(|place| place.cell) == cell {
+            return;
+        }
+        if let Some(place) = before {
+            let left = &mut self.cells[place.cell as usize];
+            left.nodes[place.slot as usize] = NO_NODE;
+            left.vacant.push(place.slot);
+            self.vacated.push_back((revision, place));
+            if self.vacated.len() > VACATED_MAX
+                && let Some((forgotten, _)) = self.vacated.pop_front()
+            {
+                self.forgotten = forgotten;
+            }
+        }
+        if self.places.len() <= node.index() {
+            self.places.resize(node.index() + 1, NO_PLACE);
+        }
+        self.places[node.index()] = match cell {
+            None => NO_PLACE,
+            Some(cell) => Place { cell, slot: self.cells[cell as usize].add(node) },
+        };
+    }
+
+    /// Returns the number of the cell; creates it for its first node.
+    fn cell_with(&mut self, domains: Box<[Domain]>) -> u32 {
+        if let Some(cell) = self.by_domains.get(&domains) {
+            return *cell;
+        }
+        let cell = self.cells.len() as u32;
+        self.cells.push(CellNodes { domains: domains.clone(), nodes: Vec::new(), vacant: Vec::new() });
+        self.by_domains.insert(domains, cell);
+        cell
+    }
+
+    /// Returns the positions that nodes left since this revision of the view; `None`: some are not remembered any more.
+    pub fn vacated_since(&self, revision: Revision) -> Option<impl Iterator<Item = Place>> {
+        let newer = self.vacated.iter().rev().take_while(move |(at, _)| *at > revision);
+        (self.forgotten <= revision).then(|| newer.map(|(_, place)| *place))
+    }
+
+    pub fn bytes(&self) -> usize {
+        let nodes: usize = self.cells.iter().map(|cell| cell.nodes.capacity() + cell.vacant.capacity()).sum();
+        nodes * size_of::<NodeId>()
+            + self.places.capacity() * size_of::<Place>()
+            + self.vacated.capacity() * size_of::<(Revision, Place)>()
+    }
+}
+
+impl CellNodes {
+    /// Returns the node at each position; `None` where it is vacant.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = Option<NodeId>> {
+        self.nodes.iter().map(|node| (*node != NO_NODE).then_some(*node))
+    }
+
+    /// Returns the node at a position that is not vacant.
+    pub fn node(&self, slot: u32) -> NodeId {
+        self.nodes.get(slot as usize).copied().unwrap_or(NO_NODE)
+    }
+
+    /// Adds a node and returns its position.
+    fn add(&mut self, node: NodeId) -> u32 {
+        match self.vacant.pop() {
+            Some(slot) => {
+                self.nodes[slot as usize] = node;
+                slot
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() as u32 - 1
+            }
+        }
+    }
+}
