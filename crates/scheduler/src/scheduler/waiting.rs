@@ -67,7 +67,7 @@ pub(super) enum State {
     /// It waits in the queue of its quota.
     OverQuota,
     Parked,
-    /// Woken from its parked class and queued at the agent that has the list.
+    /// Woken from its parked class and queued at an agent.
     Woken(Ticket),
 }
 

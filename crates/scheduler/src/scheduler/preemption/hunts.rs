@@ -94,8 +94,17 @@ struct Hopeless {
 }
 
 impl Attempt {
-    pub(in crate::scheduler) fn carry_out(&self, agent: &mut Agent, now: Duration) -> HuntResult {
-        let dry_run = |site: &Site| agent.dry_run(&self.class, site, &self.budgets, now);
+    pub(in crate::scheduler) fn carry_out(
+        &self,
+        agent: &mut Agent,
+        now: Duration,
+        mut lap: impl FnMut(Part),
+    ) -> HuntResult {
+        let dry_run = |site: &Site| {
+            let found = agent.dry_run(&self.class, site, &self.budgets, now);
+            lap(Part::DryRun);
+            found
+        };
         HuntResult::DryRuns(self.sites.iter().map(dry_run).collect())
     }
 }
