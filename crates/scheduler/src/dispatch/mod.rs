@@ -311,6 +311,19 @@ impl Dispatcher {
         Some(&self.queue(ticket.lane).get(ticket.key)?.request.uid)
     }
 
+    /// Returns the uid of the request that the agent serves, or takes next if it has nothing to do; only of a higher
+    /// priority than this.
+    pub fn current(&self, agent: usize, priority: i32) -> Option<&Arc<str>> {
+        let (uid, place) = match &self.lanes[agent].service {
+            Some(service) => service.request.as_ref().map(|(request, ticket)| (&request.uid, ticket.key))?,
+            None => {
+                let ticket = self.next(agent)?;
+                (self.waits(ticket)?, ticket.key)
+            }
+        };
+        (place.0.0 > priority).then_some(uid)
+    }
+
     /// Starts the next request of this agent.
     pub fn start(&mut self, agent: usize, now: Duration) -> Option<Request> {
         debug_assert!(self.lanes[agent].service.is_none(), "an agent serves one request at a time");

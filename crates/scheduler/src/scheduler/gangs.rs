@@ -599,6 +599,9 @@ impl Scheduler {
         for member in &wanted.members {
             if let Some(waiting) = self.cluster.waiting.get_mut(&member.uid) {
                 waiting.attempts += 1;
+                if waiting.taken_after == 0 {
+                    waiting.taken_after = self.next_seq;
+                }
             }
         }
         let mut listening: Vec<_> = wanted.members.iter().map(|member| member.class.clone()).collect();

@@ -9,6 +9,7 @@ mod gangs;
 mod growth;
 mod hints;
 mod policies;
+mod precedence;
 mod preemption;
 mod quotas;
 mod slices;

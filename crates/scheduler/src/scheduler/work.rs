@@ -151,6 +151,8 @@ impl Scheduler {
                 return Some(task);
             }
         }
+        // A search may have ended without another task.
+        self.end_yielding(now);
         self.next_placement(agent, now)
     }
 
@@ -202,6 +204,9 @@ impl Scheduler {
             waiting.state = State::Placing(work);
             waiting.attempts += 1;
             waiting.tries += 1;
+            if waiting.taken_after == 0 {
+                waiting.taken_after = self.next_seq;
+            }
             self.count_dispatch(agent);
             return Some(Task::Place { request, work });
         }
@@ -269,6 +274,7 @@ impl Scheduler {
             Settled::Done => self.dispatcher.finish(at),
             Settled::Again => self.dispatcher.start_over(at, now),
         }
+        self.end_yielding(now);
         settled
     }
 
@@ -308,7 +314,7 @@ impl Scheduler {
         let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
-        waiting.tries = 0;
+        waiting.start_over();
         let assigned = self.dispatcher.assign(uid, class, waiting.priority, waiting.seq, now);
         waiting.state = State::Woken(assigned.ticket);
         self.actions.push(Action::WakeAgent(assigned.wake));
@@ -345,7 +351,7 @@ impl Scheduler {
                 self.found_nowhere(by.0, request, diagnosis, seen, now);
                 Settled::Done
             }
-            AgentChoice::Node { node, seen } => self.commit(by.1, request, node, seen, now),
+            AgentChoice::Node { node, seen } => self.commit(by, request, node, seen, now),
         }
     }
 
@@ -364,7 +370,7 @@ impl Scheduler {
 
     fn commit(
         &mut self,
-        agent: &mut Agent,
+        (at, agent): (usize, &mut Agent),
         request: &Request,
         node: NodeId,
         seen: Revision,
@@ -386,6 +392,12 @@ impl Scheduler {
             self.wait_for_quota(uid);
             return Settled::Done;
         }
+        if self.yields(at, uid, node, now) {
+            return Settled::Done;
+        }
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
+            return Settled::Done;
+        };
         // Pod changes on other nodes may matter too; the agent, which counts them, checks the new ones.
         let inventory = self.cluster.ledger.inventory();
         let alone = !class.is_excluded_by_pods() || inventory.revision() == seen;
@@ -402,14 +414,22 @@ impl Scheduler {
             }
             Err(Conflict) => {
                 self.stats.conflicts += 1;
-                if let Some(waiting) = self.cluster.waiting.get_mut(uid)
-                    && waiting.tries < self.cluster.config.max_tries
-                {
+                let most = self.cluster.config.max_tries;
+                let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
+                    return Settled::Done;
+                };
+                if waiting.tries < most {
                     waiting.tries += 1;
                     return Settled::Again;
                 }
+                if !waiting.put_back && self.dispatcher.agents() > 1 {
+                    // Another agent sees other nodes first (Protean: back to the queue, for any agent).
+                    (waiting.put_back, waiting.tries) = (true, 0);
+                    self.try_again(uid, Some(at), now);
+                    return Settled::Done;
+                }
+                let tries = if waiting.put_back { 2 * most } else { most };
                 self.probe_ended(class.id, uid);
-                let tries = self.cluster.config.max_tries;
                 let message = format!(
                     "{tries} placements in a row conflicted with node changes; retrying after a backoff"
                 );

@@ -42,7 +42,7 @@ impl Bench {
     }
 
     /// Tells the dispatcher that this agent has the lists of these pods.
-    fn has_lists(&mut self, agent: usize, pods: &[Pod]) {
+    pub(super) fn has_lists(&mut self, agent: usize, pods: &[Pod]) {
         let added = pods.iter().map(|pod| CacheChange::ListAdded(self.scheduler.class_of(pod).id));
         let added: Vec<_> = added.collect();
         self.scheduler.cache_changed(agent, &added);
@@ -110,4 +110,32 @@ fn a_woken_pod_goes_where_it_is_done_first_and_not_where_its_class_was_checked()
     assert_eq!(bench.scheduler.agent_of("big"), Some(1));
     bench.work();
     assert_eq!(bench.bound(), ["big"]);
+}
+
+/// Lets every placement of this task conflict until the agent gives up.
+fn conflict_until_the_limit(bench: &mut Bench, agent: usize, task: &Task) {
+    for attempt in 1..=3 {
+        let answer = bench.choose(agent, task);
+        bench.apply(on("n", pod("thief", 600)));
+        let settled = bench.settle(agent, task, answer);
+        assert_eq!(settled == Settled::Again, attempt < 3);
+        bench.scheduler.delete_pod(&Arc::from("thief"));
+        bench.agents[agent].catch_up(bench.scheduler.inventory());
+    }
+}
+
+#[test]
+fn a_pod_that_met_its_limit_of_conflicts_goes_to_another_agent_and_backs_off_only_if_that_meets_it_too() {
+    let mut bench = bench(&["n"]);
+    bench.apply(pod("a", 600));
+    let task = bench.take(0).expect("it is tried");
+    conflict_until_the_limit(&mut bench, 0, &task);
+    assert_eq!((bench.scheduler.agent_of("a"), bench.told.len()), (Some(1), 0));
+    let task = bench.take(1).expect("it is tried");
+    conflict_until_the_limit(&mut bench, 1, &task);
+    assert_eq!((bench.in_state("backing off"), bench.told[0].1), (1, "SchedulerError"));
+    assert!(bench.told[0].2.starts_with("6 placements in a row"), "{:?}", bench.told);
+    bench.tick(S);
+    bench.work();
+    assert_eq!(bench.bound(), ["a"]);
 }
