@@ -14,7 +14,8 @@ pub fn check(data: &[u8]) {
     let text = serde_json::to_string(&estimator).expect("serialises");
     assert_eq!(serde_json::from_str::<Estimator>(&text).ok().as_ref(), Some(&estimator), "{text}");
     let rules = CachedRule::ALL.into_iter().flat_map(|rule| [Part::RuleHit(rule), Part::RuleMiss(rule)]);
-    for part in [Part::ListHit, Part::ListMiss].into_iter().chain(rules) {
+    let others = [Part::ListHit, Part::ListMiss, Part::Survey, Part::DryRun, Part::GangPreemption];
+    for part in others.into_iter().chain(rules) {
         assert!(estimator.estimate(part) <= LONGEST, "{part:?} takes {:?}", estimator.estimate(part));
         // A sample moves the estimate towards it.
         let (before, sample) = (estimator.estimate(part), Duration::from_millis(1));

@@ -353,6 +353,11 @@ impl Scrape {
         counters(to, "berth_dispatched", "Requests dispatched to each agent", &values)?;
         for (name, help, value) in [
             ("berth_placement_conflicts", "Chosen nodes that no longer fitted at commit", stats.conflicts),
+            (
+                "berth_placement_yields",
+                "Placements put off because a more important pod was looking at their node",
+                stats.yields,
+            ),
             ("berth_parked_checks", "Checks of a parked class after a change", stats.checks),
             ("berth_parked_wakes", "Checks after which a pod of the parked class was requeued", stats.wakes),
             ("berth_bad_pods", "Pods of this scheduler with an invalid spec", stats.bad_pods),

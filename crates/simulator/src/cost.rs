@@ -67,6 +67,10 @@ impl Costs {
             Part::ListMiss => self.list_miss,
             Part::RuleHit(rule) => self.rule_hit[rule.index()],
             Part::RuleMiss(rule) => self.rule_miss[rule.index()],
+            // Workloads have pods of one priority, which preempt nothing. These are as much work as the closest kinds:
+            // a look at all nodes, and at one.
+            Part::Survey | Part::GangPreemption => self.list_miss,
+            Part::DryRun => self.list_hit,
         }
     }
 

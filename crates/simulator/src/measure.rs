@@ -196,6 +196,7 @@ impl Measure {
                 Part::ListMiss => self.list_misses += 1,
                 Part::RuleHit(_) => self.rule_hits += 1,
                 Part::RuleMiss(_) => self.rule_misses += 1,
+                Part::Survey | Part::DryRun | Part::GangPreemption => {}
             }
         }
         if let Some(expected) = request.expected {
@@ -205,7 +206,7 @@ impl Measure {
                     match part {
                         Part::RuleHit(rule) => self.predicted.add(expected.has(*rule)),
                         Part::RuleMiss(rule) => self.predicted.add(!expected.has(*rule)),
-                        Part::ListHit | Part::ListMiss => {}
+                        _ => {}
                     }
                 }
             }

@@ -250,7 +250,7 @@ mod tests {
         agent.choose(class, now, |part| match part {
             Part::ListHit => list = true,
             Part::RuleHit(rule) => rules |= 1 << rule.index(),
-            Part::ListMiss | Part::RuleMiss(_) => {}
+            _ => {}
         });
         (list, rules)
     }

@@ -172,6 +172,7 @@ impl Sim {
             let stats = process.scheduler.stats();
             for (what, n) in [
                 ("conflict", stats.conflicts),
+                ("yielded", stats.yields),
                 ("parked", stats.unschedulable),
                 ("woken", stats.wakes),
                 ("list hit", stats.list_hits),

@@ -76,7 +76,7 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 25] = [
+        const EXPECTED: [&str; 26] = [
             "evicted",
             "eviction refused",
             "evicted for a gang",
@@ -92,6 +92,7 @@ impl Tally {
             "effect after restart",
             "conflict",
             "conflicts to backoff",
+            "yielded",
             "parked",
             "woken",
             "reported parked",

@@ -58,6 +58,12 @@ pub enum Part {
     ListMiss,
     RuleHit(crate::rules::CachedRule),
     RuleMiss(crate::rules::CachedRule),
+    /// All nodes were surveyed for preemption, by their rows.
+    Survey,
+    /// Victims were sought on one node.
+    DryRun,
+    /// One step of preemption for a gang.
+    GangPreemption,
 }
 
 /// One agent.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Agent, Part, View};
 use crate::class::{Class, ClassId};
-use crate::gang::{GangPlan, GangTopology, GangTopologyMode, Lacking, UnboundMember, WantedMembers};
+use crate::gang::{GangPlan, GangTopology, GangTopologyMode, Lacking, WantedMembers};
 use crate::inventory::{Held, NodeId, Revision, Row};
 use crate::rules::Diagnosis;
 use berth_model::{Amounts, Packing, Usage};
@@ -72,10 +72,10 @@ impl Agent {
         for (node, uid) in &wanted.reserved {
             self.view.alter(*node, |row| row.unreserve(uid));
         }
-        for class in distinct(&wanted.members) {
+        for class in wanted.classes() {
             self.cache.list(class, self.salt, &self.view, &mut self.domains, now, &mut lap);
         }
-        let turns = self.turns(&wanted.members);
+        let turns = self.turns(wanted);
         let plan = match &wanted.topology {
             None => self.place(wanted, &turns, &Room::Anywhere, now),
             Some(topology) => self.place_in_topology(wanted, &turns, topology, domain, now),
@@ -85,9 +85,10 @@ impl Agent {
     }
 
     /// Returns the order in which members are placed: the largest first, as they are the hardest to place.
-    fn turns(&self, members: &[UnboundMember]) -> Vec<usize> {
+    fn turns(&self, wanted: &WantedMembers) -> Vec<usize> {
+        let members = &wanted.members;
         let mut turns: Vec<usize> = (0..members.len()).collect();
-        if distinct(members).len() > 1 {
+        if wanted.classes().len() > 1 {
             let most = self.view.rows().iter().fold(Amounts::default(), |most, row| Amounts {
                 cpu_milli: most.cpu_milli.max(row.allocatable.cpu_milli),
                 memory: most.memory.max(row.allocatable.memory),
@@ -164,7 +165,7 @@ impl Agent {
         };
         let all = wanted.members.iter().filter(|member| member.class.id == first.class.id).count() as i64;
         let least: i64 = wanted.need.iter().map(|need| i64::from(*need)).sum();
-        let alone = distinct(&wanted.members).len() == 1;
+        let alone = wanted.classes().len() == 1;
         let mut open: Vec<(u8, i64, usize)> = Vec::new();
         for (at, (_, nodes)) in domains.iter().enumerate() {
             let valid = nodes.iter().filter(|id| list.is_valid(&self.domains, **id));
@@ -340,12 +341,6 @@ impl Room<'_> {
         }
         load
     }
-}
-
-/// Returns each class once, in the order of the members.
-fn distinct(members: &[UnboundMember]) -> Vec<&Arc<Class>> {
-    let mut seen = BTreeSet::new();
-    members.iter().map(|member| &member.class).filter(|class| seen.insert(class.id)).collect()
 }
 
 /// Returns the largest share of the largest node that the pod requests; a device counts as a whole node.

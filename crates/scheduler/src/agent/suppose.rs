@@ -115,9 +115,9 @@ impl Agent {
         priority: i32,
         lenders: &[Arc<str>],
         now: Duration,
-        lap: impl FnMut(Part),
+        mut lap: impl FnMut(Part),
     ) -> Result<Survey, AgentChoice> {
-        let choice = self.choose(class, now, lap);
+        let choice = self.choose(class, now, &mut lap);
         if matches!(choice, AgentChoice::Node { .. }) {
             return Err(choice);
         }
@@ -126,7 +126,9 @@ impl Agent {
             let reasons = *standing.as_ref().err()?;
             Some((*id, self.view.row(*id), Some(reasons)))
         });
-        Ok(preempt::survey(class, priority, lenders, self.salt, nodes))
+        let survey = preempt::survey(class, priority, lenders, self.salt, nodes);
+        lap(Part::Survey);
+        Ok(survey)
     }
 
     /// Returns the victims that a pod of this class must preempt at `site`.

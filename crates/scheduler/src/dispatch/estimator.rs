@@ -17,6 +17,30 @@ pub struct Estimator {
     list_miss: Average,
     rule_hit: [Average; CachedRule::COUNT],
     rule_miss: [Average; CachedRule::COUNT],
+    /// Searches. A file of an earlier version has none of them.
+    #[serde(default = "guess::survey")]
+    survey: Average,
+    #[serde(default = "guess::dry_run")]
+    dry_run: Average,
+    #[serde(default = "guess::gang_preemption")]
+    gang_preemption: Average,
+}
+
+/// Guesses for 5,000 nodes; the first measurements replace them.
+mod guess {
+    use super::Average;
+
+    pub const fn survey() -> Average {
+        Average::guess(400_000.0)
+    }
+
+    pub const fn dry_run() -> Average {
+        Average::guess(10_000.0)
+    }
+
+    pub const fn gang_preemption() -> Average {
+        Average::guess(1_000_000.0)
+    }
 }
 
 /// Slowly adapting mean: exact over the first [`WINDOW`] samples, then each new one weighs 1/`WINDOW`.
@@ -75,6 +99,9 @@ impl Default for Estimator {
             list_miss: Average::guess(250_000.0),
             rule_hit: [Average::guess(500.0); CachedRule::COUNT],
             rule_miss: [Average::guess(150_000.0); CachedRule::COUNT],
+            survey: guess::survey(),
+            dry_run: guess::dry_run(),
+            gang_preemption: guess::gang_preemption(),
         }
     }
 }
@@ -87,6 +114,9 @@ impl Estimator {
             Part::ListMiss => self.list_miss.add(took),
             Part::RuleHit(rule) => self.rule_hit[rule.index()].add(took),
             Part::RuleMiss(rule) => self.rule_miss[rule.index()].add(took),
+            Part::Survey => self.survey.add(took),
+            Part::DryRun => self.dry_run.add(took),
+            Part::GangPreemption => self.gang_preemption.add(took),
         }
     }
 
@@ -97,6 +127,9 @@ impl Estimator {
             Part::ListMiss => self.list_miss.get(),
             Part::RuleHit(rule) => self.rule_hit[rule.index()].get(),
             Part::RuleMiss(rule) => self.rule_miss[rule.index()].get(),
+            Part::Survey => self.survey.get(),
+            Part::DryRun => self.dry_run.get(),
+            Part::GangPreemption => self.gang_preemption.get(),
         }
     }
 }
@@ -123,6 +156,17 @@ mod tests {
         estimator.learn(Part::RuleMiss(CachedRule::NodeAffinity), Duration::from_millis(3));
         let text = serde_json::to_string(&estimator).unwrap();
         assert_eq!(serde_json::from_str::<Estimator>(&text).unwrap(), estimator);
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_version_is_read_with_guesses_for_searches() {
+        let mut estimator = Estimator::default();
+        estimator.learn(Part::ListHit, Duration::from_micros(3));
+        let mut file = serde_json::to_value(&estimator).unwrap();
+        for part in ["survey", "dryRun", "gangPreemption"] {
+            assert!(file.as_object_mut().unwrap().remove(part).is_some());
+        }
+        assert_eq!(serde_json::from_value::<Estimator>(file).unwrap(), estimator);
     }
 
     #[test]

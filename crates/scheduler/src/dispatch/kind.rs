@@ -53,6 +53,11 @@ impl DispatcherKind {
         }
     }
 
+    /// Returns whether a request may be taken by another agent than the one that was woken for it.
+    pub fn shares_requests(self) -> bool {
+        matches!(self, DispatcherKind::Protean | DispatcherKind::HashStealing)
+    }
+
     /// Returns whether it estimates the processing time of a request at each agent.
     pub fn estimates(self) -> bool {
         use DispatcherKind::*;

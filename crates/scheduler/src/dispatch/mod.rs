@@ -8,9 +8,11 @@
 mod estimator;
 mod foresight;
 mod kind;
+mod outlook;
 mod presence;
 mod pressure;
 mod queue;
+mod request;
 
 #[cfg(test)]
 mod tests;
@@ -21,21 +23,24 @@ use std::time::Duration;
 
 pub use estimator::Estimator;
 pub use kind::DispatcherKind;
+pub use outlook::Expected;
+pub use request::{Request, Search};
 
 use crate::agent::{CacheChange, Part, Rng};
 use crate::class::{Class, ClassId, TraitId};
-use crate::queue::AGED_TURN;
+use crate::queue::{AGED_TURN, Place};
 use crate::rules::{CachedRule, mix};
 use foresight::Foresight;
+use outlook::Outlook;
 use presence::Presence;
 use pressure::Pressure;
-use queue::{Key, Queue, Waiting};
+use queue::{Queue, Waiting};
 
 /// Position of a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     lane: Option<usize>,
-    key: Key,
+    key: Place,
 }
 
 impl Ticket {
@@ -53,30 +58,6 @@ pub struct Assigned {
     pub wake: usize,
 }
 
-/// A request assigned to an agent.
-#[derive(Debug, Clone)]
-pub struct Request {
-    pub uid: Arc<str>,
-    pub class: Arc<Class>,
-    /// Estimate made when the agent was chosen; `None`: the dispatcher does not estimate.
-    pub expected: Option<Expected>,
-}
-
-/// Expected cache hits of a request at an agent, and the resulting processing time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Expected {
-    pub list: bool,
-    /// A bit for each [`CachedRule`] whose rule object is expected in the cache.
-    pub rules: u8,
-    pub takes: Duration,
-}
-
-impl Expected {
-    pub fn has(&self, rule: CachedRule) -> bool {
-        self.rules & (1 << rule.index()) != 0
-    }
-}
-
 /// One agent's queue and current work.
 #[derive(Debug, Default)]
 struct Lane {
@@ -88,12 +69,12 @@ struct Lane {
     lists: usize,
 }
 
+/// Current work of an agent.
 #[derive(Debug)]
 struct Service {
-    class: Arc<Class>,
-    /// Lane the request waited in; `None`: the shared queue.
-    lane: Option<usize>,
-    started: Duration,
+    /// The request, and where it waited. `None`: a search.
+    request: Option<(Request, Ticket)>,
+    since: Duration,
     takes: Duration,
 }
 
@@ -158,7 +139,7 @@ impl Dispatcher {
         self.next(agent).is_some()
     }
 
-    /// Assigns a request. `seq` orders requests of one priority and must be unique.
+    /// Assigns a pod. `seq` orders requests of one priority and must be unique.
     pub fn assign(
         &mut self,
         uid: &Arc<str>,
@@ -167,8 +148,21 @@ impl Dispatcher {
         seq: u64,
         now: Duration,
     ) -> Assigned {
+        self.assign_request(Request::of_pod(uid, class), (Reverse(priority), seq), None, now)
+    }
+
+    /// Assigns a request with this place in the order. `but`: not to this agent, if others may take it.
+    pub fn assign_request(
+        &mut self,
+        request: Request,
+        place: Place,
+        but: Option<usize>,
+        now: Duration,
+    ) -> Assigned {
         use DispatcherKind::*;
-        let allowed = self.allowed(class);
+        let all = self.allowed(&request);
+        let others = but.map_or(all, |but| all & !(1 << but));
+        let allowed = if others == 0 { all } else { others };
         let count = allowed.count_ones() as usize;
         let (lane, expected) = match self.kind {
             Protean if count == self.lanes.len() => (None, None),
@@ -178,23 +172,29 @@ impl Dispatcher {
                 self.turn += 1;
                 (nth(allowed, (self.turn - 1) % count), None)
             }
-            HashStealing => (nth(allowed, consistent_hash(mix(class.id.0), count)), None),
+            HashStealing => (nth(allowed, consistent_hash(mix(request.class.id.0), count)), None),
             LatcachePriced => {
-                let (at, expected) = self.cheapest(class, priority, now);
+                let (at, expected) = self.cheapest(&request, place.0.0, allowed, now);
                 (Some(at), Some(expected))
             }
             LatcacheNaive | LatcacheRequest | LatcacheRule => {
-                let (at, expected) = self.first_done(class, priority, now);
+                let (at, expected) = self.first_done(&request, place.0.0, allowed, now);
                 (Some(at), Some(expected))
             }
         };
-        self.put(lane, expected, uid, class, priority, seq)
+        self.put(lane, Request { expected, ..request }, place)
     }
 
-    /// Returns a bit mask of the agents that may place pods of this class.
-    fn allowed(&self, class: &Class) -> u64 {
+    /// Returns a bit mask of the agents that may place all pods of this request; if there are none, of those that may
+    /// place the first one.
+    fn allowed(&self, request: &Request) -> u64 {
         let count = self.lanes.len();
-        class.placement.agents.map_or(u64::MAX >> (MOST_AGENTS - count), |limit| limit.among(count))
+        let of = |class: &Class| {
+            class.placement.agents.map_or(u64::MAX >> (MOST_AGENTS - count), |limit| limit.among(count))
+        };
+        let (first, all) =
+            (of(&request.class), request.classes().fold(u64::MAX, |all, class| all & of(class)));
+        if all == 0 { first } else { all }
     }
 
     /// Returns the one of these agents with the fewest waiting requests.
@@ -206,23 +206,10 @@ impl Dispatcher {
         self.lanes.iter().enumerate().filter(move |(at, _)| allowed & (1 << at) != 0)
     }
 
-    /// Queues a request in the lane of a given agent.
-    pub fn assign_to(
-        &mut self,
-        agent: usize,
-        uid: &Arc<str>,
-        class: &Arc<Class>,
-        priority: i32,
-        seq: u64,
-    ) -> Assigned {
-        let expected = self.kind.estimates().then(|| self.outlook(class).at(agent));
-        self.put(Some(agent), expected, uid, class, priority, seq)
-    }
-
     /// LatCache: returns the agent with the earliest expected completion; ties go to the fewest waiting requests, then
     /// to the first agent.
-    fn first_done(&self, class: &Class, priority: i32, now: Duration) -> (usize, Expected) {
-        let outlook = self.outlook(class);
+    fn first_done(&self, request: &Request, priority: i32, allowed: u64, now: Duration) -> (usize, Expected) {
+        let outlook = self.outlook(request);
         let done = |(at, lane): (usize, &Lane)| {
             let remaining = match self.kind {
                 DispatcherKind::LatcacheNaive => Duration::ZERO,
@@ -230,7 +217,7 @@ impl Dispatcher {
             };
             (lane.queue.time_ahead(priority) + outlook.at(at).takes + remaining, lane.queue.len(), at)
         };
-        let at = self.lanes_of(self.allowed(class)).map(done).min().map_or(0, |(_, _, at)| at);
+        let at = self.lanes_of(allowed).map(done).min().map_or(0, |(_, _, at)| at);
         (at, outlook.at(at))
     }
 
@@ -240,13 +227,18 @@ impl Dispatcher {
     /// A miss where a hit was possible takes longer than necessary. It delays later requests and evicts a list that
     /// another class will miss: LatCache accounts for neither. So the time above the minimum over all agents is charged
     /// again, [`Pressure::price`] times, except at an agent with free capacity, where no list is evicted.
-    fn cheapest(&mut self, class: &Class, priority: i32, now: Duration) -> (usize, Expected) {
-        let outlook = self.outlook(class);
+    fn cheapest(
+        &mut self,
+        request: &Request,
+        priority: i32,
+        allowed: u64,
+        now: Duration,
+    ) -> (usize, Expected) {
+        let outlook = self.outlook(request);
         let price = self.pressure.price();
         let full = self.foresight.full_agents();
         let mut takes = [Duration::ZERO; MOST_AGENTS];
         (0..self.lanes.len()).for_each(|at| takes[at] = outlook.at(at).takes);
-        let allowed = self.allowed(class);
         let least = self.lanes_of(allowed).map(|(at, _)| takes[at]).min().unwrap_or_default();
         let cost = |(at, lane): (usize, &Lane)| {
             let extra = takes[at] - least;
@@ -262,27 +254,19 @@ impl Dispatcher {
         (at, outlook.at(at))
     }
 
-    fn put(
-        &mut self,
-        lane: Option<usize>,
-        expected: Option<Expected>,
-        uid: &Arc<str>,
-        class: &Arc<Class>,
-        priority: i32,
-        seq: u64,
-    ) -> Assigned {
-        let key = (Reverse(priority), seq);
-        let wake = self.caller(lane, self.allowed(class));
-        let request = Request { uid: uid.clone(), class: class.clone(), expected };
-        let estimate = expected.map_or(Duration::ZERO, |expected| expected.takes);
-        self.queue_mut(lane).insert(key, Waiting { request, estimate });
+    fn put(&mut self, lane: Option<usize>, request: Request, key: Place) -> Assigned {
+        let wake = self.caller(lane, self.allowed(&request));
         if let Some(at) = lane.filter(|_| self.kind.estimates()) {
-            self.lists.expect(at, class.id);
-            class.cached_rules().for_each(|key| self.objects.expect(at, key));
-            if self.kind == DispatcherKind::LatcachePriced {
-                self.foresight.assigned(at, class.id);
+            for class in request.classes() {
+                self.lists.expect(at, class.id);
+                class.cached_rules().for_each(|key| self.objects.expect(at, key));
+                if self.kind == DispatcherKind::LatcachePriced {
+                    self.foresight.assigned(at, class.id);
+                }
             }
         }
+        let estimate = request.expected.map_or(Duration::ZERO, |expected| expected.takes);
+        self.queue_mut(lane).insert(key, Waiting { request, estimate });
         Assigned { ticket: Ticket { lane, key }, wake }
     }
 
@@ -296,11 +280,14 @@ impl Dispatcher {
             DispatcherKind::Protean => !self.lanes[*at].called || self.shared.is_empty(),
             _ => true,
         };
-        let idle =
-            || self.lanes_of(allowed).find(|(_, lane)| lane.is_idle() && !lane.called).map(|(at, _)| at);
-        let wake = lane.filter(comes_for_it).or_else(idle).or(lane).unwrap_or(0);
+        let wake = lane.filter(comes_for_it).or_else(|| self.idle(allowed)).or(lane).unwrap_or(0);
         self.lanes[wake].called = true;
         wake
+    }
+
+    /// Returns the first of these agents that has nothing to do and was not woken yet.
+    fn idle(&self, allowed: u64) -> Option<usize> {
+        self.lanes_of(allowed).find(|(_, lane)| lane.is_idle() && !lane.called).map(|(at, _)| at)
     }
 
     /// Records that the agent woke but may not take work now. It comes back at the next wake-up.
@@ -312,7 +299,7 @@ impl Dispatcher {
     pub fn withdraw(&mut self, ticket: Ticket) -> bool {
         match self.queue_mut(ticket.lane).remove(ticket.key) {
             Some(request) => {
-                self.unexpect(ticket.lane, &request.class);
+                request.classes().for_each(|class| self.unexpect(ticket.lane, class));
                 true
             }
             None => false,
@@ -321,11 +308,20 @@ impl Dispatcher {
 
     /// Returns the uid of the request waiting there.
     pub fn waits(&self, ticket: Ticket) -> Option<&Arc<str>> {
-        let queue = match ticket.lane {
-            Some(at) => &self.lanes[at].queue,
-            None => &self.shared,
+        Some(&self.queue(ticket.lane).get(ticket.key)?.request.uid)
+    }
+
+    /// Returns the uid of the request that the agent serves, or takes next if it has nothing to do; only of a higher
+    /// priority than this.
+    pub fn current(&self, agent: usize, priority: i32) -> Option<&Arc<str>> {
+        let (uid, place) = match &self.lanes[agent].service {
+            Some(service) => service.request.as_ref().map(|(request, ticket)| (&request.uid, ticket.key))?,
+            None => {
+                let ticket = self.next(agent)?;
+                (self.waits(ticket)?, ticket.key)
+            }
         };
-        Some(&queue.get(ticket.key)?.request.uid)
+        (place.0.0 > priority).then_some(uid)
     }
 
     /// Starts the next request of this agent.
@@ -337,18 +333,63 @@ impl Dispatcher {
         queue.count_turn();
         let request = queue.remove(ticket.key)?;
         let takes = match self.kind.estimates() {
-            true => self.outlook_now(&request.class).at(agent).takes,
+            true => self.outlook_now(&request).at(agent).takes,
             false => Duration::ZERO,
         };
-        let service = Service { class: request.class.clone(), lane: ticket.lane, started: now, takes };
-        self.lanes[agent].service = Some(service);
+        let started = Some((request.clone(), ticket));
+        self.lanes[agent].service = Some(Service { request: started, since: now, takes });
         Some(request)
     }
 
-    /// Marks the started request of the agent as done.
+    /// Starts a search of this agent. Returns the agent to wake instead, if it was woken for a request that others may
+    /// take.
+    pub fn start_search(&mut self, agent: usize, search: &Search, now: Duration) -> Option<usize> {
+        debug_assert!(self.lanes[agent].service.is_none(), "an agent does one thing at a time");
+        let mut takes = Duration::ZERO;
+        if self.kind.estimates() {
+            for class in &search.classes {
+                takes += self.outlook_with_cached(class).at(agent).takes;
+            }
+            takes +=
+                search.parts.map_or(Duration::ZERO, |(part, times)| self.estimator.estimate(part) * times);
+        }
+        if self.kind == DispatcherKind::LatcachePriced {
+            self.pressure.add(takes / self.lanes.len() as u32, now);
+        }
+        self.lanes[agent].service = Some(Service { request: None, since: now, takes });
+        self.lanes[agent].called = false;
+        let ticket = self.next(agent).filter(|_| self.kind.shares_requests())?;
+        let allowed = self.allowed(&self.queue(ticket.lane).get(ticket.key)?.request);
+        let wake = self.idle(allowed)?;
+        self.lanes[wake].called = true;
+        Some(wake)
+    }
+
+    /// Records that the agent has its answer: what is left is to settle it.
+    pub fn answered(&mut self, agent: usize) {
+        if let Some(service) = &mut self.lanes[agent].service {
+            service.takes = Duration::ZERO;
+        }
+    }
+
+    /// Records that the agent starts over with its request.
+    pub fn start_over(&mut self, agent: usize, now: Duration) {
+        let Some(Service { request: Some((request, _)), .. }) = &self.lanes[agent].service else {
+            return;
+        };
+        let takes = match self.kind.estimates() {
+            true => self.outlook_now(request).at(agent).takes,
+            false => Duration::ZERO,
+        };
+        if let Some(service) = &mut self.lanes[agent].service {
+            (service.since, service.takes) = (now, takes);
+        }
+    }
+
+    /// Marks the current work of the agent as done.
     pub fn finish(&mut self, agent: usize) {
-        if let Some(service) = self.lanes[agent].service.take() {
-            self.unexpect(service.lane, &service.class);
+        if let Some(Service { request: Some((request, ticket)), .. }) = self.lanes[agent].service.take() {
+            request.classes().for_each(|class| self.unexpect(ticket.lane, class));
         }
     }
 
@@ -384,7 +425,8 @@ impl Dispatcher {
 
     /// Adds a list to the prediction that no request brought (the class is parked and was checked again).
     fn foresee_unassigned(&mut self, agent: usize, class: ClassId) {
-        let brought = self.lanes[agent].service.as_ref().is_some_and(|service| service.class.id == class);
+        let started = self.lanes[agent].service.as_ref().and_then(|service| service.request.as_ref());
+        let brought = started.is_some_and(|(request, _)| request.classes().any(|of| of.id == class));
         if self.kind == DispatcherKind::LatcachePriced && !brought {
             self.foresight.assigned(agent, class);
         }
@@ -404,12 +446,19 @@ impl Dispatcher {
     fn steal(&self, agent: usize) -> Option<Ticket> {
         let mine = |(at, lane): (usize, &Lane)| {
             let (key, _) = lane.queue.next(self.aging)?;
-            let class = &lane.queue.get(key)?.request.class;
+            let request = &lane.queue.get(key)?.request;
             let ticket = Ticket { lane: Some(at), key };
-            (self.allowed(class) & (1 << agent) != 0).then_some((lane.queue.len(), Reverse(at), ticket))
+            (self.allowed(request) & (1 << agent) != 0).then_some((lane.queue.len(), Reverse(at), ticket))
         };
         let all = self.lanes.iter().enumerate().filter_map(mine);
         all.max_by_key(|(len, at, _)| (*len, *at)).map(|(_, _, ticket)| ticket)
+    }
+
+    fn queue(&self, lane: Option<usize>) -> &Queue {
+        match lane {
+            Some(at) => &self.lanes[at].queue,
+            None => &self.shared,
+        }
     }
 
     fn queue_mut(&mut self, lane: Option<usize>) -> &mut Queue {
@@ -435,9 +484,31 @@ impl Dispatcher {
         }
     }
 
-    /// Returns the cache state a request of `class` will find once all waiting requests are served: for LatCache
-    /// without evictions, for the default as predicted.
-    fn outlook(&self, class: &Class) -> Outlook {
+    /// Returns the cache state a request will find once all waiting requests are served: for LatCache without
+    /// evictions, for the default as predicted.
+    fn outlook(&self, request: &Request) -> Outlook {
+        self.outlook_of(request, |class| self.outlook_with_queued(class))
+    }
+
+    /// Returns the cache state now.
+    fn outlook_now(&self, request: &Request) -> Outlook {
+        self.outlook_of(request, |class| self.outlook_with_cached(class))
+    }
+
+    /// Combines the outlooks of the request's classes. Each member of a gang beyond the first of its class finds its
+    /// list.
+    fn outlook_of(&self, request: &Request, of: impl Fn(&Class) -> Outlook) -> Outlook {
+        let mut outlook = of(&request.class);
+        if request.pods > 1 {
+            let again = request.pods.saturating_sub(1 + request.others.len() as u32);
+            let others: Vec<Outlook> = request.others.iter().map(|class| of(class)).collect();
+            let time = |at| others.iter().map(|other| other.at(at).takes).sum::<Duration>();
+            outlook.others = (0..self.lanes.len()).map(|at| time(at) + outlook.hit * again).collect();
+        }
+        outlook
+    }
+
+    fn outlook_with_queued(&self, class: &Class) -> Outlook {
         let lists = match self.kind {
             DispatcherKind::LatcacheNaive => self.lists.cached(&class.id),
             // An agent with free capacity evicts nothing.
@@ -450,8 +521,7 @@ impl Dispatcher {
         self.outlook_with(class, lists, |key| self.objects.augmented(key))
     }
 
-    /// Returns the cache state now.
-    fn outlook_now(&self, class: &Class) -> Outlook {
+    fn outlook_with_cached(&self, class: &Class) -> Outlook {
         self.outlook_with(class, self.lists.cached(&class.id), |key| self.objects.cached(key))
     }
 
@@ -474,6 +544,7 @@ impl Dispatcher {
             hit: self.estimator.estimate(Part::ListHit),
             miss: self.estimator.estimate(Part::ListMiss),
             rules,
+            others: Box::default(),
         }
     }
 }
@@ -485,38 +556,9 @@ impl Lane {
 
     fn remaining(&self, now: Duration) -> Duration {
         match &self.service {
-            Some(service) => (service.started + service.takes).saturating_sub(now),
+            Some(service) => (service.since + service.takes).saturating_sub(now),
             None => Duration::ZERO,
         }
-    }
-}
-
-/// Expected cache state for a request, at each agent.
-struct Outlook {
-    /// Bit masks of agents, here and below.
-    lists: u64,
-    hit: Duration,
-    miss: Duration,
-    /// For each rule that applies: cost of a hit, cost of a miss, and the agents with a hit.
-    rules: [Option<(Duration, Duration, u64)>; CachedRule::COUNT],
-}
-
-impl Outlook {
-    /// Evaluates Kamino's algorithm 2 for one agent.
-    fn at(&self, agent: usize) -> Expected {
-        let bit = 1u64 << agent;
-        if self.lists & bit != 0 {
-            return Expected { list: true, rules: 0, takes: self.hit };
-        }
-        let mut expected = Expected { list: false, rules: 0, takes: self.miss };
-        for (at, rule) in self.rules.iter().enumerate() {
-            if let Some((hit, miss, agents)) = rule {
-                let has = agents & bit != 0;
-                expected.takes += if has { *hit } else { *miss };
-                expected.rules |= u8::from(has) << at;
-            }
-        }
-        expected
     }
 }
 

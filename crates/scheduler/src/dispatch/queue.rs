@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Request;
-
-/// Highest priority first, then in order of arrival.
-pub(super) type Key = (Reverse<i32>, u64);
+use crate::queue::Place;
 
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -17,7 +15,7 @@ pub(super) struct Waiting {
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    waiting: BTreeMap<Key, Waiting>,
+    waiting: BTreeMap<Place, Waiting>,
     /// Sum of estimates and number of requests per priority. A request waits behind the sum over its own and higher
     /// priorities.
     ahead: BTreeMap<Reverse<i32>, (Duration, usize)>,
@@ -28,14 +26,14 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub fn insert(&mut self, key: Key, waiting: Waiting) {
+    pub fn insert(&mut self, key: Place, waiting: Waiting) {
         let (sum, count) = self.ahead.entry(key.0).or_default();
         (*sum, *count) = (*sum + waiting.estimate, *count + 1);
         self.arrivals.insert(key.1, key.0);
         self.waiting.insert(key, waiting);
     }
 
-    pub fn remove(&mut self, key: Key) -> Option<Request> {
+    pub fn remove(&mut self, key: Place) -> Option<Request> {
         let waiting = self.waiting.remove(&key)?;
         self.arrivals.remove(&key.1);
         if let Some((sum, count)) = self.ahead.get_mut(&key.0) {
@@ -50,7 +48,7 @@ impl Queue {
 
     /// Returns the next request: every `aging`th time the one that has waited longest, else the first. The flag marks
     /// the former.
-    pub fn next(&self, aging: u64) -> Option<(Key, bool)> {
+    pub fn next(&self, aging: u64) -> Option<(Place, bool)> {
         if aging > 0 && self.turns % aging == aging - 1 {
             return self.arrivals.first_key_value().map(|(seq, priority)| ((*priority, *seq), true));
         }
@@ -62,11 +60,11 @@ impl Queue {
         self.turns += 1;
     }
 
-    pub fn first(&self) -> Option<Key> {
+    pub fn first(&self) -> Option<Place> {
         self.waiting.first_key_value().map(|(key, _)| *key)
     }
 
-    pub fn get(&self, key: Key) -> Option<&Waiting> {
+    pub fn get(&self, key: Place) -> Option<&Waiting> {
         self.waiting.get(&key)
     }
 

@@ -109,6 +109,17 @@ fn a_withdrawn_request_leaves_nothing_behind() {
     assert!(dispatcher.lists.is_empty() && dispatcher.objects.is_empty());
 }
 
+/// Queues a request at this agent.
+fn queue_at(
+    dispatcher: &mut Dispatcher,
+    agent: usize,
+    class: &Arc<Class>,
+    priority: i32,
+    seq: u64,
+) -> Assigned {
+    dispatcher.put(Some(agent), Request::of_pod(&uid(seq), class), (Reverse(priority), seq))
+}
+
 /// Finishes the agent's request and returns its next one.
 fn serve_next(dispatcher: &mut Dispatcher, agent: usize) -> Option<String> {
     dispatcher.finish(agent);
@@ -129,9 +140,9 @@ fn protean_any_idle_agent_takes_the_first_of_all_that_wait_for_it() {
         [put(0, 0), put(1, 5), put(2, 0)].map(|put| (put.ticket.lane(), put.wake)),
         [(None, 0), (None, 1), (None, 2)]
     );
-    // Pods of parked classes wake at the agent that has the list.
-    dispatcher.assign_to(2, &uid(3), class, 3, 3);
-    dispatcher.assign_to(2, &uid(4), class, 0, 4);
+    // Only one agent may take these.
+    queue_at(&mut dispatcher, 2, class, 3, 3);
+    queue_at(&mut dispatcher, 2, class, 0, 4);
     assert_eq!(serve_next(&mut dispatcher, 2).as_deref(), Some("u1"));
     assert_eq!(serve_next(&mut dispatcher, 2).as_deref(), Some("u3"));
     assert_eq!(serve_next(&mut dispatcher, 0).as_deref(), Some("u0"));
@@ -145,7 +156,7 @@ fn protean_an_agent_that_gets_a_request_of_its_own_on_the_way_to_a_shared_one_is
     let class = &classes(1)[0];
     let mut dispatcher = dispatcher(DispatcherKind::Protean, 2);
     assert_eq!(dispatcher.assign(&uid(0), class, 0, 0, Duration::ZERO).wake, 0);
-    assert_eq!(dispatcher.assign_to(0, &uid(1), class, 5, 1).wake, 1);
+    assert_eq!(queue_at(&mut dispatcher, 0, class, 5, 1).wake, 1);
 }
 
 #[test]
@@ -157,6 +168,88 @@ fn an_agent_that_came_and_was_turned_away_is_called_again() {
     dispatcher.withdraw(first.ticket);
     let wakes = [1, 2].map(|seq| dispatcher.assign(&uid(seq), class, 0, seq, Duration::ZERO).wake);
     assert_eq!(wakes, [0, 1]);
+}
+
+#[test]
+fn protean_an_agent_that_searches_instead_is_replaced_for_the_request_it_was_woken_for() {
+    let class = &classes(1)[0];
+    let mut dispatcher = dispatcher(DispatcherKind::Protean, 3);
+    let check = Search { classes: vec![class], parts: None };
+    assert_eq!(dispatcher.assign(&uid(0), class, 0, 0, Duration::ZERO).wake, 0);
+    assert_eq!(dispatcher.start_search(0, &check, Duration::ZERO), Some(1));
+    assert_eq!(dispatcher.assign(&uid(1), class, 0, 1, Duration::ZERO).wake, 2);
+    assert_eq!(serve_next(&mut dispatcher, 1).as_deref(), Some("u0"));
+    assert_eq!(serve_next(&mut dispatcher, 2).as_deref(), Some("u1"));
+    dispatcher.finish(0);
+    assert_eq!(dispatcher.start_search(0, &check, Duration::ZERO), None, "nothing waits");
+}
+
+#[test]
+fn a_search_counts_as_long_as_its_lists_and_its_parts_are_expected_to_take() {
+    let classes = classes(2);
+    let mut dispatcher = dispatcher(DispatcherKind::LatcacheRule, 2);
+    dispatcher.cache_changed(0, &added(&classes[0]));
+    let part = Part::DryRun;
+    let search = Search { classes: vec![&classes[0], &classes[1]], parts: Some((part, 3)) };
+    assert_eq!(dispatcher.start_search(0, &search, Duration::ZERO), None);
+    let [hit, miss] = [0, 1].map(|at| dispatcher.outlook_with_cached(&classes[at]).at(0).takes);
+    assert!(hit < miss);
+    let takes = hit + miss + 3 * dispatcher.estimator().estimate(part);
+    assert_eq!(dispatcher.lanes[0].remaining(Duration::ZERO), takes);
+    assert_eq!(dispatcher.lanes[0].remaining(takes / 4), takes - takes / 4);
+    dispatcher.answered(0);
+    assert_eq!(dispatcher.lanes[0].remaining(Duration::ZERO), Duration::ZERO);
+    dispatcher.finish(0);
+    assert!(dispatcher.lanes[0].is_idle());
+}
+
+#[test]
+fn an_agent_that_starts_over_after_a_conflict_is_expected_to_find_its_list() {
+    let class = &classes(1)[0];
+    let mut dispatcher = dispatcher(DispatcherKind::LatcacheRule, 1);
+    lane_of(&mut dispatcher, 0, class);
+    dispatcher.start(0, Duration::ZERO);
+    let later = Duration::from_secs(1);
+    assert_eq!(dispatcher.lanes[0].remaining(later), Duration::ZERO);
+    dispatcher.cache_changed(0, &added(class));
+    dispatcher.answered(0);
+    dispatcher.start_over(0, later);
+    assert_eq!(dispatcher.lanes[0].remaining(later), dispatcher.estimator().estimate(Part::ListHit));
+}
+
+#[test]
+fn a_gang_takes_the_time_of_each_of_its_classes_and_of_a_hit_for_each_further_member() {
+    let classes = classes(3);
+    let mut dispatcher = dispatcher(DispatcherKind::LatcacheRule, 2);
+    dispatcher.cache_changed(1, &added(&classes[2]));
+    let members = [0, 0, 2, 0, 2].map(|at| &classes[at]);
+    let gang = Request::of_gang(&uid(0), members.into_iter()).expect("it has members");
+    let takes =
+        |dispatcher: &Dispatcher, class: &Class, at| dispatcher.outlook_with_queued(class).at(at).takes;
+    let all =
+        [0, 1].map(|at| [0, 2].map(|class| takes(&dispatcher, &classes[class], at)).iter().sum::<Duration>());
+    let hit = dispatcher.estimator().estimate(Part::ListHit);
+    assert_eq!([0, 1].map(|at| dispatcher.outlook(&gang).at(at).takes), all.map(|all| all + 3 * hit));
+    let ticket = dispatcher.assign_request(gang, (Reverse(0), 0), None, Duration::ZERO).ticket;
+    assert_eq!(ticket.lane(), Some(1));
+    // All of its lists are expected there.
+    assert_eq!([0, 1, 2].map(|at| takes(&dispatcher, &classes[at], 1) == hit), [true, false, true]);
+    dispatcher.withdraw(ticket);
+    assert_eq!([0, 1, 2].map(|at| takes(&dispatcher, &classes[at], 1) == hit), [false, false, true]);
+}
+
+#[test]
+fn a_request_that_is_to_avoid_an_agent_goes_there_only_if_no_other_may_take_it() {
+    for kind in DispatcherKind::ALL {
+        let mut many = dispatcher(kind, 3);
+        let only = &limited(1)[0];
+        let mut lanes = |class: &Arc<Class>, seq| {
+            let request = Request::of_pod(&uid(seq), class);
+            many.assign_request(request, (Reverse(0), seq), Some(1), Duration::ZERO).ticket.lane()
+        };
+        assert!((0..40).all(|seq| lanes(&classes(1)[0], seq) != Some(1)), "{kind}");
+        assert_eq!(lanes(only, 40), Some(1), "{kind}");
+    }
 }
 
 #[test]
@@ -201,7 +294,7 @@ fn hash_stealing_takes_the_first_of_the_longest_queue_and_only_when_the_own_one_
     let class = &classes(1)[0];
     let mut dispatcher = dispatcher(DispatcherKind::HashStealing, 3);
     for (seq, agent) in [2, 1, 0, 2, 1, 2].into_iter().enumerate() {
-        dispatcher.assign_to(agent, &uid(seq as u64), class, 0, seq as u64);
+        queue_at(&mut dispatcher, agent, class, 0, seq as u64);
     }
     let order = [0; 6].map(|agent| serve_next(&mut dispatcher, agent).unwrap());
     // First its own; then from the longer queue; on a tie from the first agent.
@@ -269,7 +362,7 @@ fn waiting_before_a_second_copy(kind: DispatcherKind, full: bool) -> u64 {
         let goes = [CacheChange::ListAdded(classes[4].id), CacheChange::ListEvicted(classes[4].id)];
         dispatcher.cache_changed(1, &goes);
     }
-    let outlook = dispatcher.outlook(&classes[0]);
+    let outlook = dispatcher.outlook_with_queued(&classes[0]);
     let (hit, miss) = (outlook.at(0).takes, outlook.at(1).takes);
     for seq in 0.. {
         let price = match full && kind == DispatcherKind::LatcachePriced {
@@ -302,7 +395,7 @@ fn priced_a_list_that_was_made_for_no_request_is_foreseen() {
     let [a, b, c] = [0, 1, 2].map(|at| CacheChange::ListAdded(classes[at].id));
     // Agent 1 has capacity for two lists.
     dispatcher.cache_changed(1, &[a, b, c, CacheChange::ListEvicted(classes[0].id)]);
-    assert_eq!([0, 1, 2].map(|at| dispatcher.outlook(&classes[at]).lists), [0, 0b10, 0b10]);
+    assert_eq!([0, 1, 2].map(|at| dispatcher.outlook_with_queued(&classes[at]).lists), [0, 0b10, 0b10]);
     assert_eq!(lane_of(&mut dispatcher, 0, &classes[2]), 1);
 }
 
@@ -313,9 +406,9 @@ fn priced_a_list_that_was_to_go_for_a_request_that_was_withdrawn_stays() {
     let [a, b] = [0, 1].map(|at| CacheChange::ListAdded(classes[at].id));
     dispatcher.cache_changed(0, &[a, b, CacheChange::ListEvicted(classes[0].id)]);
     let ticket = dispatcher.assign(&uid(0), &classes[2], 0, 0, Duration::ZERO).ticket;
-    assert_eq!(dispatcher.outlook(&classes[1]).lists, 0);
+    assert_eq!(dispatcher.outlook_with_queued(&classes[1]).lists, 0);
     dispatcher.withdraw(ticket);
-    assert_eq!([1, 2].map(|at| dispatcher.outlook(&classes[at]).lists), [1, 0]);
+    assert_eq!([1, 2].map(|at| dispatcher.outlook_with_queued(&classes[at]).lists), [1, 0]);
 }
 
 proptest! {
@@ -353,7 +446,10 @@ proptest! {
         let mut model = Model::new(DispatcherKind::LatcachePriced, slots);
         // One list beyond the capacity reveals the capacity.
         for agent in 0..model::AGENTS {
-            (0..=slots).for_each(|class| model.happens(&model::Event::Checks { agent, class }));
+            for class in 0..=slots {
+                model.happens(&model::Event::Checks { agent, class });
+                model.happens(&model::Event::Acts(agent));
+            }
         }
         events.iter().for_each(|event| model.happens(event));
         model.drain()?;

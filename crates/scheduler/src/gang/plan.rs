@@ -1,5 +1,6 @@
 //! Request to an agent to place pods together, and the resulting plan.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::GangTopology;
@@ -30,6 +31,14 @@ pub struct WantedMembers {
     pub placed: Vec<NodeId>,
     /// Capacity reserved for members (by uid), available to them.
     pub reserved: Vec<(NodeId, Arc<str>)>,
+}
+
+impl WantedMembers {
+    /// Returns each class of the members once, in their order.
+    pub fn classes(&self) -> Vec<&Arc<Class>> {
+        let mut seen = BTreeSet::new();
+        self.members.iter().map(|member| &member.class).filter(|class| seen.insert(class.id)).collect()
+    }
 }
 
 /// Placement found by an agent.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub use cost::Cost;
 pub use dry_run::dry_run;
 pub(crate) use survey::removable;
-pub use survey::{Survey, survey};
+pub use survey::{Survey, stands_in_the_way, survey};
 pub use together::{Prospect, Takeover, Together};
 
 use crate::inventory::{Ledger, NodeId, Occupant, Revision};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::class::Class;
 use crate::inventory::{Held, NodeId, Row};
-use crate::rules::{Reasons, Salt, Unhelped, insufficient_without, shortage};
+use crate::rules::{Reasons, Salt, Unhelped, insufficient, insufficient_without, shortage};
+use berth_model::{Holding, Usage};
 
 /// Result of [`survey`].
 #[derive(Debug, Clone, Default)]
@@ -80,6 +81,15 @@ fn bound(class: &Class, priority: i32, lenders: &[Arc<str>], row: &Row) -> Resul
     }
     let lowest = tiers.partition_point(|tier| insufficient_without(usage, row, &tier.held).is_some());
     Ok((tiers[lowest].priority, shortage(usage, row)))
+}
+
+/// Returns whether a pod of higher priority that requests `wanted` would have to evict pods from the node of this row,
+/// and could, once `pod` is there.
+pub fn stands_in_the_way(pod: &Holding, wanted: &Usage, priority: i32, row: &Row) -> bool {
+    let mut row = row.with_reservations(priority).unwrap_or_else(|| row.clone());
+    row.charge(pod);
+    let gone = row.tiers.below(priority).last().map(|tier| tier.held.clone()).unwrap_or_default();
+    insufficient(wanted, &row).is_some() && insufficient_without(wanted, &row, &gone).is_none()
 }
 
 /// Returns an upper bound of the holdings of all pods that may be evicted for a pod with this priority: pods that both

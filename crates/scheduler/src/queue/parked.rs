@@ -24,7 +24,7 @@ pub type Place = (Reverse<i32>, u64);
 #[derive(Debug)]
 pub struct ParkedGroup {
     pub class: Arc<Class>,
-    /// The agent that caches the ranked list and serves the group.
+    /// The agent that found the list empty last: it checks the class.
     pub agent: usize,
     /// The revision at which the list was last found empty.
     pub checked: Revision,
@@ -301,18 +301,17 @@ impl Parked {
         Some(uid)
     }
 
-    /// Wakes the pod at this position, unless a pod of the class is awake already. Returns the agent that caches the
-    /// list.
-    pub fn wake_this(&mut self, class: ClassId, place: Place) -> Option<usize> {
-        let group = self.groups.get_mut(&class)?;
+    /// Wakes the pod at this position, unless a pod of the class is awake already. Returns whether it did.
+    pub fn wake_this(&mut self, class: ClassId, place: Place) -> bool {
+        let Some(group) = self.groups.get_mut(&class).filter(|group| group.probe.is_none()) else {
+            return false;
+        };
+        group.probe = group.pods.remove(&place);
         if group.probe.is_some() {
-            return None;
+            group.by_arrival.remove(&place.1);
+            self.pods -= 1;
         }
-        let uid = group.pods.remove(&place)?;
-        group.by_arrival.remove(&place.1);
-        self.pods -= 1;
-        group.probe = Some(uid);
-        Some(group.agent)
+        group.probe.is_some()
     }
 
     /// Records that the woken pod `uid` will not return to the group. Returns whether it was this class's probe.

@@ -30,7 +30,7 @@ pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;
 pub use placement::{AgentLimit, PlacementSettings, PreferenceOrder, PreferencesError, most_steps};
 pub use reasons::{Diagnosis, Reasons, Unhelped};
-pub use resources_fit::{CellLimit, CellLoad, beyond, insufficient_without, shortage};
+pub use resources_fit::{CellLimit, CellLoad, beyond, insufficient, insufficient_without, shortage};
 pub use volume_binding::{VolumeChoice, plan as plan_volumes};
 
 use crate::class::Class;

@@ -64,6 +64,8 @@ pub struct Stats {
     pub errors: u64,
     /// Placements rejected because they no longer fit the newest row.
     pub conflicts: u64,
+    /// Placements that waited because a more important pod looked at their node.
+    pub yields: u64,
     pub list_hits: u64,
     pub list_misses: u64,
     pub rule_hits: u64,

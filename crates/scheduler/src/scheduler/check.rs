@@ -30,6 +30,7 @@ impl Scheduler {
                 pod.gang.as_ref().is_some_and(|gang| self.gangs.has_waiting(&gang.name, pod.place(), uid))
             }
             State::OverQuota => self.quotas.lines().contains(uid),
+            State::Yielding(to, _) => self.yielding.contains(to, uid),
             State::Claiming => self.claims.waits(uid),
             State::BackingOff(until) => self.backoff.contains(*until, uid),
             State::Parked => {
@@ -70,6 +71,7 @@ impl Scheduler {
             ("backing off", self.backoff.len()),
             ("parked", self.parked.len()),
             ("parked", in_groups),
+            ("yielding", self.yielding.len()),
         ] {
             let pods = census.get(state).copied().unwrap_or(0);
             ensure(1, pods == held, || format!("{pods} pods are {state}, but that queue has {held}"))?;
@@ -98,7 +100,8 @@ impl Scheduler {
                 continue;
             };
             let awake = self.cluster.waiting.get(probe).is_some_and(|pod| {
-                pod.class.id == class && matches!(pod.state, State::Woken(_) | State::Placing(_))
+                let awake = matches!(pod.state, State::Woken(_) | State::Placing(_) | State::Yielding(..));
+                pod.class.id == class && awake
             });
             ensure(1, awake, || format!("group {class:?} waits for probe {probe}, which is not queued"))?;
         }

@@ -564,16 +564,17 @@ impl Scheduler {
         let Some(gang) = self.gangs.all.get_mut(name) else {
             return;
         };
-        let first = gang.waiting.first_key_value().map(|(place, (uid, _))| (*place, uid.clone()));
-        let Some((place, waiting)) =
-            first.and_then(|(place, uid)| Some((place, self.cluster.waiting.get(&uid)?)))
-        else {
+        let classes =
+            gang.waiting.values().filter_map(|(uid, _)| Some(&self.cluster.waiting.get(uid)?.class));
+        let request = Request::of_gang(&gang.key, classes);
+        let place = gang.waiting.keys().next().copied();
+        let Some((request, place)) = request.zip(place) else {
             gang.state = GangState::Idle;
             return;
         };
         gang.complete_since.get_or_insert(now);
         gang.tries = 0;
-        let assigned = self.dispatcher.assign(&gang.key, &waiting.class, place.0.0, place.1, now);
+        let assigned = self.dispatcher.assign_request(request, place, None, now);
         gang.state = GangState::Queued(assigned.ticket);
         self.actions.push(Action::WakeAgent(assigned.wake));
     }
@@ -598,6 +599,9 @@ impl Scheduler {
         for member in &wanted.members {
             if let Some(waiting) = self.cluster.waiting.get_mut(&member.uid) {
                 waiting.attempts += 1;
+                if waiting.taken_after == 0 {
+                    waiting.taken_after = self.next_seq;
+                }
             }
         }
         let mut listening: Vec<_> = wanted.members.iter().map(|member| member.class.clone()).collect();

@@ -19,6 +19,7 @@ mod gangs;
 mod growth;
 mod hints;
 mod policies;
+mod precedence;
 mod preemption;
 mod quotas;
 mod share;
@@ -64,6 +65,7 @@ use claims::Claims;
 use cluster::Cluster;
 use foreign_binds::ForeignBinds;
 use gangs::Gangs;
+use precedence::Yielding;
 use preemption::Preemption;
 use quotas::Quotas;
 use stale::Stale;
@@ -92,6 +94,7 @@ pub struct Scheduler {
     dispatcher: Dispatcher,
     parked: Parked,
     backoff: Backoff,
+    yielding: Yielding,
     actions: Vec<Action>,
     stats: Stats,
     next_seq: u64,
@@ -132,6 +135,7 @@ impl Scheduler {
             dispatcher: Dispatcher::new(config.dispatcher, agents, estimator, config.seed),
             parked: Parked::new(agents),
             backoff: Backoff::default(),
+            yielding: Yielding::default(),
             actions: Vec::new(),
             stats: Stats::default(),
             next_seq: 0,
@@ -252,7 +256,7 @@ impl Scheduler {
         }
         let (incomplete, unplaceable) = self.gangs.waiting_members();
         QueueLengths {
-            active: self.dispatcher.len(),
+            active: self.dispatcher.len() + self.yielding.len(),
             backoff: self.backoff.len(),
             unschedulable: self.parked.len() + refused + unplaceable,
             gated,
@@ -277,6 +281,7 @@ impl Scheduler {
         while let Some(uid) = self.backoff.pop_due(now) {
             self.admit(&uid, now);
         }
+        self.end_yielding(now);
         self.maintain_gangs(now);
         self.maintain_quotas(now);
         if !self.cluster.leading {
@@ -374,7 +379,7 @@ impl Scheduler {
         let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
-        waiting.tries = 0;
+        waiting.start_over();
         let class = waiting.class.clone();
         if self.join_gang(uid, now) || self.cluster.owns(&class) && self.queue_for_quota(uid) {
             return;
@@ -520,6 +525,10 @@ impl Scheduler {
                 self.probe_ended(class, uid);
             }
             State::Placing(_) => self.probe_ended(class, uid),
+            State::Yielding(to, until) => {
+                self.yielding.remove(&to, until, uid);
+                self.probe_ended(class, uid);
+            }
             State::BackingOff(until) => self.backoff.remove(until, uid),
             State::Parked => self.parked.leave(class, place),
             State::Claiming => {

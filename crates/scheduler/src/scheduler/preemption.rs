@@ -120,6 +120,16 @@ impl Preemption {
         self.hunts.hunts(class)
     }
 
+    /// Returns the pods (by uid) of higher priority than this for which victims are now sought on this node.
+    pub(super) fn looking_at<'a>(
+        &'a self,
+        node: NodeId,
+        priority: i32,
+        parked: &'a Parked,
+    ) -> impl Iterator<Item = &'a Arc<str>> {
+        self.hunts.looking_at(node, priority, parked)
+    }
+
     /// Starts preemption for a pod that was just parked. Returns whether it is still unknown if preemption helps its
     /// class.
     pub(super) fn pod_parked(

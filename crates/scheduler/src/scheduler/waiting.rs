@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cluster_events;
+use super::precedence::Precedent;
 use crate::class::Class;
 use crate::dispatch::Ticket;
 use crate::gang::Membership;
@@ -32,6 +33,12 @@ pub(super) struct Waiting {
     pub(super) attempts: u32,
     /// Placements tried since it was last queued.
     pub(super) tries: u32,
+    /// It was put back in a queue because the placements of one agent conflicted too often.
+    pub(super) put_back: bool,
+    /// Number of pods that had arrived when it was first taken from its queue; 0: it was not.
+    pub(super) taken_after: u64,
+    /// Time at which it yields to more important pods no longer, if it does or did.
+    pub(super) yields_until: Option<Duration>,
     /// Consecutive errors.
     pub(super) failures: u32,
     /// Message of its condition, as far as known.
@@ -67,8 +74,10 @@ pub(super) enum State {
     /// It waits in the queue of its quota.
     OverQuota,
     Parked,
-    /// Woken from its parked class and queued at the agent that has the list.
+    /// Woken from its parked class and queued at an agent.
     Woken(Ticket),
+    /// It has no node yet because a more important pod looks there; until this time.
+    Yielding(Precedent, Duration),
 }
 
 /// Reason why a pod is not scheduled on any node.
@@ -128,6 +137,9 @@ impl Waiting {
             arrived: now,
             attempts: 0,
             tries: 0,
+            put_back: false,
+            taken_after: 0,
+            yields_until: None,
             failures: 0,
             reported: told,
             news: None,
@@ -137,6 +149,11 @@ impl Waiting {
             state: State::Gated,
             source: Box::new(pod),
         }
+    }
+
+    /// Forgets what happened to it since it was last queued.
+    pub(super) fn start_over(&mut self) {
+        (self.tries, self.put_back, self.taken_after, self.yields_until) = (0, false, 0, None);
     }
 
     pub(super) fn place(&self) -> Place {
@@ -153,6 +170,11 @@ impl State {
     /// Returns whether the pod waits for a reason that its condition tells.
     pub(super) fn has_reason(&self) -> bool {
         matches!(self, State::Refused(_) | State::Parked | State::OverQuota)
+    }
+
+    /// Returns whether an agent tries to place the pod, or will as soon as possible.
+    pub(super) fn is_tried(&self) -> bool {
+        matches!(self, State::Queued(_) | State::Woken(_) | State::Placing(_) | State::Yielding(..))
     }
 
     pub(super) fn refusal(&self) -> Option<&PodRefusal> {
@@ -176,6 +198,7 @@ impl State {
             State::Held => "held",
             State::Grouped => "grouped",
             State::OverQuota => "over quota",
+            State::Yielding(..) => "yielding",
         }
     }
 }

@@ -7,7 +7,7 @@ use super::preemption::{self, Attempt, GangAttempt, GangHuntResult, HuntResult};
 use super::{Action, AttemptResult, GangTask, LatencySample, Scheduler, State};
 use crate::agent::{Agent, AgentChoice, CacheChange, Part};
 use crate::class::Class;
-use crate::dispatch::Request;
+use crate::dispatch::{Request, Search};
 use crate::gang::GangPlan;
 use crate::invariants::within_allocatable;
 use crate::inventory::{Conflict, NodeId, Revision};
@@ -53,9 +53,23 @@ impl Task {
             Task::Survey { class, priority, rights } => {
                 TaskResult::Preemption(preemption::survey(agent, class, (*priority, rights), now, lap))
             }
-            Task::Preempt(attempt) => TaskResult::Preemption(attempt.carry_out(agent, now)),
-            Task::PreemptTogether(attempt) => TaskResult::GangPreemption(attempt.carry_out(agent, now)),
+            Task::Preempt(attempt) => TaskResult::Preemption(attempt.carry_out(agent, now, lap)),
+            Task::PreemptTogether(attempt) => TaskResult::GangPreemption(attempt.carry_out(agent, now, lap)),
         }
+    }
+
+    /// Returns its work as a search; `None`: a request brought it.
+    fn search(&self) -> Option<Search<'_>> {
+        let (classes, parts) = match self {
+            Task::Place { .. } | Task::Gang { .. } => return None,
+            Task::Check { class } => (vec![class], None),
+            Task::Survey { class, .. } => (vec![class], Some((Part::Survey, 1))),
+            Task::Preempt(attempt) => {
+                (vec![&attempt.class], Some((Part::DryRun, attempt.sites.len() as u32)))
+            }
+            Task::PreemptTogether(attempt) => (attempt.classes(), Some((Part::GangPreemption, 1))),
+        };
+        Some(Search { classes, parts })
     }
 }
 
@@ -129,11 +143,16 @@ impl Scheduler {
                     step.map(Task::PreemptTogether)
                 }
             };
-            if task.is_some() {
+            if let Some(task) = task {
                 self.turns[agent] = Turn { searched: true, first: (kind + 1) % SEARCHES };
-                return task;
+                let search = task.search();
+                let wake = search.and_then(|search| self.dispatcher.start_search(agent, &search, now));
+                self.actions.extend(wake.map(Action::WakeAgent));
+                return Some(task);
             }
         }
+        // A search may have ended without another task.
+        self.end_yielding(now);
         self.next_placement(agent, now)
     }
 
@@ -185,6 +204,9 @@ impl Scheduler {
             waiting.state = State::Placing(work);
             waiting.attempts += 1;
             waiting.tries += 1;
+            if waiting.taken_after == 0 {
+                waiting.taken_after = self.next_seq;
+            }
             self.count_dispatch(agent);
             return Some(Task::Place { request, work });
         }
@@ -219,24 +241,17 @@ impl Scheduler {
         seen: Revision,
         now: Duration,
     ) -> Settled {
-        match (task, answer) {
+        self.dispatcher.answered(at);
+        let settled = match (task, answer) {
             (Task::Check { class }, TaskResult::Chosen(choice)) => {
-                self.settle_check(at, class, choice, seen);
+                self.settle_check(at, class, choice, seen, now);
                 Settled::Done
             }
             (Task::Gang { work, gang, .. }, TaskResult::Plan(plan)) => {
-                let settled = self.settle_gang((at, agent), gang, *work, &plan, seen, now);
-                if settled == Settled::Done {
-                    self.dispatcher.finish(at);
-                }
-                settled
+                self.settle_gang((at, agent), gang, *work, &plan, seen, now)
             }
             (Task::Place { request, work }, TaskResult::Chosen(choice)) => {
-                let settled = self.settle_place((at, agent), request, *work, choice, seen, now);
-                if settled == Settled::Done {
-                    self.dispatcher.finish(at);
-                }
-                settled
+                self.settle_place((at, agent), request, *work, choice, seen, now)
             }
             (Task::Survey { class, priority, rights }, TaskResult::Preemption(HuntResult::Survey(found))) => {
                 self.settle_survey(at, class, (*priority, rights), found, seen, now);
@@ -254,7 +269,13 @@ impl Scheduler {
                 debug_assert!(false, "the answer does not match the task");
                 Settled::Done
             }
+        };
+        match settled {
+            Settled::Done => self.dispatcher.finish(at),
+            Settled::Again => self.dispatcher.start_over(at, now),
         }
+        self.end_yielding(now);
+        settled
     }
 
     pub(super) fn settle_check(
@@ -263,6 +284,7 @@ impl Scheduler {
         class: &Arc<Class>,
         choice: AgentChoice,
         seen: Revision,
+        now: Duration,
     ) {
         match choice {
             AgentChoice::Nowhere(diagnosis) => {
@@ -274,26 +296,26 @@ impl Scheduler {
             }
             AgentChoice::Node { .. } => {
                 self.stats.wakes += 1;
-                self.wake_one(class, agent);
+                self.wake_one(class, now);
             }
         }
     }
 
-    /// Wakes the first pod of a parked class, at the agent that has the list.
-    fn wake_one(&mut self, class: &Arc<Class>, agent: usize) {
+    /// Wakes the first pod of a parked class.
+    fn wake_one(&mut self, class: &Arc<Class>, now: Duration) {
         let Some(uid) = self.parked.wake(class.id) else {
             return;
         };
-        self.awake(&uid, class, agent);
+        self.awake(&uid, class, now);
     }
 
-    /// Queues a pod as the probe of its parked class.
-    pub(super) fn awake(&mut self, uid: &Arc<str>, class: &Arc<Class>, agent: usize) {
+    /// Queues a pod as the probe of its parked class, at the agent that is expected to be done with it first.
+    pub(super) fn awake(&mut self, uid: &Arc<str>, class: &Arc<Class>, now: Duration) {
         let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
-        waiting.tries = 0;
-        let assigned = self.dispatcher.assign_to(agent, uid, class, waiting.priority, waiting.seq);
+        waiting.start_over();
+        let assigned = self.dispatcher.assign(uid, class, waiting.priority, waiting.seq, now);
         waiting.state = State::Woken(assigned.ticket);
         self.actions.push(Action::WakeAgent(assigned.wake));
     }
@@ -370,6 +392,12 @@ impl Scheduler {
             self.wait_for_quota(uid);
             return Settled::Done;
         }
+        if self.yields(at, uid, node, now) {
+            return Settled::Done;
+        }
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
+            return Settled::Done;
+        };
         // Pod changes on other nodes may matter too; the agent, which counts them, checks the new ones.
         let inventory = self.cluster.ledger.inventory();
         let alone = !class.is_excluded_by_pods() || inventory.revision() == seen;
@@ -380,20 +408,28 @@ impl Scheduler {
                 self.has_node(uid, claims, node, now);
                 // It found a node, so the next pod of its class may too.
                 if self.parked.probe_ended(class.id, uid) {
-                    self.wake_one(&class, at);
+                    self.wake_one(&class, now);
                 }
                 Settled::Done
             }
             Err(Conflict) => {
                 self.stats.conflicts += 1;
-                if let Some(waiting) = self.cluster.waiting.get_mut(uid)
-                    && waiting.tries < self.cluster.config.max_tries
-                {
+                let most = self.cluster.config.max_tries;
+                let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
+                    return Settled::Done;
+                };
+                if waiting.tries < most {
                     waiting.tries += 1;
                     return Settled::Again;
                 }
+                if !waiting.put_back && self.dispatcher.agents() > 1 {
+                    // Another agent sees other nodes first (Protean: back to the queue, for any agent).
+                    (waiting.put_back, waiting.tries) = (true, 0);
+                    self.try_again(uid, Some(at), now);
+                    return Settled::Done;
+                }
+                let tries = if waiting.put_back { 2 * most } else { most };
                 self.probe_ended(class.id, uid);
-                let tries = self.cluster.config.max_tries;
                 let message = format!(
                     "{tries} placements in a row conflicted with node changes; retrying after a backoff"
                 );
@@ -470,6 +506,7 @@ impl Scheduler {
                 Part::ListMiss => (self.stats.list_misses, hit) = (self.stats.list_misses + 1, Some(false)),
                 Part::RuleHit(_) => self.stats.rule_hits += 1,
                 Part::RuleMiss(_) => self.stats.rule_misses += 1,
+                Part::Survey | Part::DryRun | Part::GangPreemption => {}
             }
         }
         if let (Task::Place { request, .. }, Some(hit)) = (task, hit)

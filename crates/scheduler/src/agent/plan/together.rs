@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Nodes, Room, copies, distinct};
+use super::{Nodes, Room, copies};
 use crate::agent::Agent;
 use crate::class::{Class, ClassId};
 use crate::gang::{GangTopology, GangTopologyMode, WantedMembers};
@@ -32,7 +32,7 @@ impl Agent {
     ) -> Vec<Prospect<NodeId>> {
         self.view.restore();
         let mut ranked: Vec<(usize, NodeId)> = Vec::new();
-        for class in distinct(&wanted.members) {
+        for class in wanted.classes() {
             self.freshen(class, now);
             let standings = self.standings(class.id);
             let reasons = |standing: &Result<Standing, Reasons>| standing.as_ref().err().copied();
@@ -75,7 +75,7 @@ impl Agent {
             return Vec::new();
         };
         // With several classes, each may use any part of the room, so room for one pod is enough to try.
-        let least = match distinct(&wanted.members).len() {
+        let least = match wanted.classes().len() {
             1 => wanted.need.iter().map(|need| i64::from(*need)).sum(),
             _ => 1,
         };
@@ -109,7 +109,7 @@ impl Agent {
         together: &Together,
         now: Duration,
     ) -> Option<Vec<Takeover>> {
-        let turns = self.turns(&wanted.members);
+        let turns = self.turns(wanted);
         let mut best: Option<(Cost, Vec<Takeover>)> = None;
         for prospect in &together.prospects {
             self.view.restore();

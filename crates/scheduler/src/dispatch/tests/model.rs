@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::{classes, uid};
 use crate::agent::{Agent, AgentConfig, CacheLimits, Part};
 use crate::class::Class;
-use crate::dispatch::{Assigned, Dispatcher, DispatcherKind, Estimator, Request, Ticket};
+use crate::dispatch::{Assigned, Dispatcher, DispatcherKind, Estimator, Request, Search, Ticket};
 
 pub const AGENTS: usize = 4;
 pub const CLASSES: usize = 12;
@@ -24,17 +24,11 @@ pub enum Event {
         class: usize,
         priority: i32,
     },
-    /// A pod of a parked class wakes at an agent.
-    Wakes {
-        agent: usize,
-        class: usize,
-        priority: i32,
-    },
     /// One of the waiting requests is withdrawn.
     Withdrawn(usize),
     /// An awake agent looks for work, or finishes its work.
     Acts(usize),
-    /// An idle agent checks the list of a parked class.
+    /// An agent that places nothing begins to check the list of a parked class.
     Checks {
         agent: usize,
         class: usize,
@@ -53,18 +47,12 @@ pub fn plain_events() -> impl Strategy<Value = Vec<Event>> {
 
 pub fn all_events() -> impl Strategy<Value = Vec<Event>> {
     let arrives = (0..CLASSES, 0..3).prop_map(|(class, priority)| Event::Arrives { class, priority });
-    let wakes = (0..AGENTS, 0..CLASSES, 0..3).prop_map(|(agent, class, priority)| Event::Wakes {
-        agent,
-        class,
-        priority,
-    });
     let checks = (0..AGENTS, 0..CLASSES).prop_map(|(agent, class)| Event::Checks { agent, class });
     let event = prop_oneof![
         10 => arrives,
-        2 => wakes,
         2 => (0..100usize).prop_map(Event::Withdrawn),
         14 => (0..AGENTS).prop_map(Event::Acts),
-        1 => checks,
+        2 => checks,
         1 => any::<bool>().prop_map(Event::Pauses),
         1 => Just(Event::TimePasses),
     ];
@@ -76,6 +64,8 @@ enum Doing {
     /// Woken, or has just finished a request.
     OnTheWay,
     Serving(Request),
+    /// It checks the list of this class.
+    Searching(usize),
 }
 
 struct Worker {
@@ -132,12 +122,6 @@ impl Model {
                 self.lanes.push(assigned.ticket.lane());
                 self.put(uid, assigned);
             }
-            Event::Wakes { agent, class, priority } => {
-                let (uid, seq) = self.next();
-                let class = self.classes[class].clone();
-                let assigned = self.dispatcher.assign_to(agent, &uid, &class, priority, seq);
-                self.put(uid, assigned);
-            }
             Event::Withdrawn(nth) => {
                 if let Some(uid) = self.waiting.keys().nth(nth).cloned() {
                     let ticket = self.waiting.remove(&uid).unwrap();
@@ -145,10 +129,7 @@ impl Model {
                 }
             }
             Event::Acts(at) => self.act(at),
-            Event::Checks { agent, class } if !matches!(self.workers[agent].doing, Doing::Serving(_)) => {
-                self.choose(agent, class);
-            }
-            Event::Checks { .. } => {}
+            Event::Checks { agent, class } => self.search(agent, class),
             Event::Pauses(paused) => self.pause(paused),
             Event::TimePasses => {
                 self.now += 2 * AGE;
@@ -197,7 +178,23 @@ impl Model {
                 self.dispatcher.finish(at);
                 Doing::OnTheWay
             }
+            Doing::Searching(class) => {
+                self.choose(at, class);
+                self.dispatcher.finish(at);
+                Doing::OnTheWay
+            }
         };
+    }
+
+    fn search(&mut self, at: usize, class: usize) {
+        if matches!(self.workers[at].doing, Doing::Asleep | Doing::OnTheWay) {
+            self.workers[at].doing = Doing::Searching(class);
+            let search = Search { classes: vec![&self.classes[class]], parts: None };
+            if let Some(wake) = self.dispatcher.start_search(at, &search, self.now) {
+                assert_ne!(wake, at);
+                self.wake(wake);
+            }
+        }
     }
 
     /// Returns whether the list was cached.
@@ -221,7 +218,7 @@ impl Model {
     /// Idle agents expire old lists.
     fn expire(&mut self) {
         for (at, worker) in self.workers.iter_mut().enumerate() {
-            if !matches!(worker.doing, Doing::Serving(_)) {
+            if matches!(worker.doing, Doing::Asleep | Doing::OnTheWay) {
                 worker.agent.expire(self.now);
                 self.dispatcher.cache_changed(at, &worker.agent.cache_changes());
             }

@@ -50,6 +50,10 @@ impl Scheduler {
             self.park_gang(at, task, plan, seen, now);
             return Settled::Done;
         }
+        if self.gang_yields(at, task, plan, now) {
+            self.gangs.set_state(name, GangState::BackingOff(now));
+            return Settled::Done;
+        }
         match self.commit_gang(agent, task, plan, seen) {
             Ok(charged) => {
                 self.gang_placed(at, task, plan, (charged, seen), now);

@@ -221,8 +221,8 @@ impl Scheduler {
                 false => self.end_nomination(uid, false),
             }
             let place = self.cluster.waiting.get(uid).map(|pod| pod.place());
-            if let Some(agent) = place.and_then(|place| self.parked.wake_this(class.id, place)) {
-                self.awake(uid, class, agent);
+            if place.is_some_and(|place| self.parked.wake_this(class.id, place)) {
+                self.awake(uid, class, now);
             }
             return;
         }
@@ -338,7 +338,7 @@ impl Scheduler {
             Ok(survey) => self.preemption.hunts.surveyed(class.id, by, survey, seen, now),
             // There is a valid node by now.
             Err(choice) if self.parked.get(class.id).is_some() => {
-                self.settle_check(agent, class, choice, seen);
+                self.settle_check(agent, class, choice, seen, now);
             }
             Err(_) => {}
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::guarantees::Guarantees;
 use super::hunts::{FIRST_PAUSE, LONGEST_PAUSE};
 use super::nominations::Nominations;
-use crate::agent::Agent;
+use crate::agent::{Agent, Part};
 use crate::class::Class;
 use crate::gang::{AllocationName, WantedMembers};
 use crate::inventory::{Ledger, NodeId, Occupant, Revision};
@@ -83,14 +83,26 @@ impl GangAttempt {
         &self.wanted.members[0].class
     }
 
-    pub(in crate::scheduler) fn carry_out(&self, agent: &mut Agent, now: Duration) -> GangHuntResult {
-        match &self.together {
+    pub(in crate::scheduler) fn carry_out(
+        &self,
+        agent: &mut Agent,
+        now: Duration,
+        mut lap: impl FnMut(Part),
+    ) -> GangHuntResult {
+        let found = match &self.together {
             None => {
                 let lenders = &self.rights.lenders;
                 GangHuntResult::Prospects(agent.prospects(&self.wanted, self.priority, lenders, now))
             }
             Some(together) => GangHuntResult::Takeovers(agent.take_over(&self.wanted, together, now)),
-        }
+        };
+        lap(Part::GangPreemption);
+        found
+    }
+
+    /// Returns each class of the members once.
+    pub(in crate::scheduler) fn classes(&self) -> Vec<&Arc<Class>> {
+        self.wanted.classes()
     }
 
     /// Returns whether the nodes of the preempting members are unchanged since they were evaluated, and the quotas

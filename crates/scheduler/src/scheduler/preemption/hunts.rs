@@ -53,6 +53,8 @@ pub(super) struct Hunts {
     by_class: BTreeMap<ClassId, Hunt>,
     /// Hunts that an agent is to continue.
     wanted: BTreeSet<Want>,
+    /// Hunts that an agent is working on.
+    under_way: BTreeSet<ClassId>,
     /// Lowest priority of any pod with a node, at the last check.
     lowest: Option<i32>,
 }
@@ -64,8 +66,6 @@ type Want = (usize, Reverse<i32>, ClassId);
 #[derive(Debug, Default)]
 struct Hunt {
     want: Option<Want>,
-    /// An agent is working on it.
-    under_way: bool,
     /// Pods before this place have been tried.
     from: Option<Place>,
     surveyed: Option<SurveyedNodes>,
@@ -78,6 +78,9 @@ struct Hunt {
     /// Since when it waits until it is certain that the class fits nowhere.
     put_off: Option<Duration>,
 }
+
+/// Number of hunting classes of one agent that a less important pod may have to wait for.
+const LOOKING_MAX: usize = 16;
 
 /// A class that fitted nowhere when it was last checked preempts after this time although constraints have loosened
 /// since.
@@ -94,8 +97,17 @@ struct Hopeless {
 }
 
 impl Attempt {
-    pub(in crate::scheduler) fn carry_out(&self, agent: &mut Agent, now: Duration) -> HuntResult {
-        let dry_run = |site: &Site| agent.dry_run(&self.class, site, &self.budgets, now);
+    pub(in crate::scheduler) fn carry_out(
+        &self,
+        agent: &mut Agent,
+        now: Duration,
+        mut lap: impl FnMut(Part),
+    ) -> HuntResult {
+        let dry_run = |site: &Site| {
+            let found = agent.dry_run(&self.class, site, &self.budgets, now);
+            lap(Part::DryRun);
+            found
+        };
         HuntResult::DryRuns(self.sites.iter().map(dry_run).collect())
     }
 }
@@ -133,7 +145,31 @@ pub(super) enum Chosen {
 impl Hunts {
     /// Returns whether preemption for a pod of this class is still to be tried.
     pub(super) fn hunts(&self, class: ClassId) -> bool {
-        self.by_class.get(&class).is_some_and(|hunt| hunt.want.is_some() || hunt.under_way)
+        self.under_way.contains(&class) || self.by_class.get(&class).is_some_and(|hunt| hunt.want.is_some())
+    }
+
+    /// Returns the pods (by uid) of higher priority than this for which victims are now sought on this node, one of each
+    /// class. Bounded by the agents and [`LOOKING_MAX`] classes for each.
+    pub(super) fn looking_at<'a>(
+        &'a self,
+        node: NodeId,
+        priority: i32,
+        parked: &'a Parked,
+    ) -> impl Iterator<Item = &'a Arc<str>> {
+        let mut classes: Vec<ClassId> = self.under_way.iter().copied().collect();
+        let mut agent = 0;
+        while let Some(first) = self.wanted.range((agent, Reverse(i32::MAX), ClassId(0))..).next() {
+            let theirs =
+                self.wanted.range(first..).take_while(|want| want.0 == first.0 && want.1.0 > priority);
+            classes.extend(theirs.take(LOOKING_MAX).map(|want| want.2));
+            agent = first.0 + 1;
+        }
+        classes.into_iter().filter_map(move |class| {
+            let hunt = self.by_class.get(&class)?;
+            let there = hunt.surveyed.as_ref().is_none_or(|nodes| nodes.are_to_include(node));
+            let pod = parked.get(class)?.pods.range(hunt.from?..).next();
+            pod.filter(|_| there).map(|(_, uid)| uid)
+        })
     }
 
     /// Retries failed attempts after a change of quotas or gangs.
@@ -180,7 +216,10 @@ impl Hunts {
         let Some(group) = parked.get(class) else {
             return self.forget(class);
         };
-        let Some(hunt) = self.by_class.get_mut(&class).filter(|hunt| !hunt.under_way) else {
+        if self.under_way.contains(&class) {
+            return;
+        }
+        let Some(hunt) = self.by_class.get_mut(&class) else {
             return;
         };
         let Some(first) = hunt.from.and_then(|from| group.pods.range(from..).next()) else {
@@ -256,14 +295,14 @@ impl Hunts {
         let hunt = self.by_class.get_mut(&class.id)?;
         hunt.from = Some(place);
         let Some(surveyed) = hunt.surveyed.as_mut().filter(suits) else {
-            hunt.began = cluster.ledger.occupancy();
-            hunt.under_way = true;
+            (hunt.began, hunt.surveyed) = (cluster.ledger.occupancy(), None);
+            self.under_way.insert(class.id);
             return Some(Next::Survey(class, priority, rights.into()));
         };
         let rights = surveyed.serve(&uid);
         let nodes = surveyed.nodes_to_evaluate(&class, cluster);
         if !nodes.is_empty() {
-            hunt.under_way = true;
+            self.under_way.insert(class.id);
             let (sites, budgets) = (Vec::new(), cluster.objects.budgets.clone());
             let attempt = Attempt { class, uid, priority, rights, sites, budgets };
             return Some(Next::DryRuns(Box::new(attempt), nodes));
@@ -314,7 +353,8 @@ impl Hunts {
 
     /// Records that an agent has finished a step of the class. Returns whether the class still hunts.
     pub(super) fn step_ended(&mut self, class: ClassId) -> bool {
-        self.by_class.get_mut(&class).map(|hunt| hunt.under_way = false).is_some()
+        self.under_way.remove(&class);
+        self.by_class.contains_key(&class)
     }
 
     /// Records a survey of the nodes for this priority and these rights.

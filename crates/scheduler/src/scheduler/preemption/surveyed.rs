@@ -33,6 +33,8 @@ pub(super) struct SurveyedNodes {
     /// Nodes to evaluate; the cheapest last.
     candidates: Vec<NodeId>,
     evaluated: Vec<Evaluated>,
+    /// Nodes that an agent is evaluating.
+    asked: Vec<NodeId>,
     unhelped: Unhelped,
 }
 
@@ -53,7 +55,7 @@ impl SurveyedNodes {
         seen: Revision,
         now: Duration,
     ) -> Self {
-        let (rights, evaluated) = (rights.clone(), Vec::new());
+        let (rights, evaluated, asked) = (rights.clone(), Vec::new(), Vec::new());
         SurveyedNodes {
             priority,
             rights,
@@ -62,8 +64,15 @@ impl SurveyedNodes {
             serves: None,
             candidates,
             evaluated,
+            asked,
             unhelped,
         }
+    }
+
+    /// Returns whether the next choice may fall on this node.
+    pub(super) fn are_to_include(&self, node: NodeId) -> bool {
+        self.candidates.iter().rev().take(WINDOW).chain(&self.asked).any(|known| *known == node)
+            || self.evaluated.iter().any(|dry_run| dry_run.victims.node == node)
     }
 
     /// Returns whether it can serve this pod with this priority and these rights.
@@ -101,12 +110,14 @@ impl SurveyedNodes {
                 nodes.push(node);
             }
         }
+        self.asked.clone_from(&nodes);
         nodes
     }
 
     /// Records the dry runs of an attempt.
     pub(super) fn add(&mut self, attempt: &Attempt, found: Vec<Result<Victims, Fruitless>>, seen: Revision) {
         let budgets = attempt.budgets.revision();
+        self.asked.clear();
         for (site, found) in attempt.sites.iter().zip(found) {
             match found {
                 Ok(victims) => {
