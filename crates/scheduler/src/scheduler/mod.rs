@@ -414,6 +414,8 @@ impl Scheduler {
         waiting.state = State::Parked;
         let class = waiting.class.id;
         self.parked.join(class, waiting.place(), uid);
+        let quota = waiting.holding.quota.clone().filter(|_| waiting.admitted);
+        self.offer_quota_again(quota.as_ref());
         let loosened = self.inventory().loosened();
         let Some(group) = self.parked.get_mut(class) else {
             return;
@@ -511,6 +513,7 @@ impl Scheduler {
             return;
         };
         let (class, place) = (waiting.class.id, waiting.place());
+        let quota = waiting.holding.quota.clone().filter(|_| waiting.admitted);
         match std::mem::replace(&mut waiting.state, State::Gated) {
             State::Queued(ticket) => {
                 self.dispatcher.withdraw(ticket);
@@ -529,6 +532,7 @@ impl Scheduler {
             State::OverQuota => self.leave_line(uid),
             State::Gated | State::Refused(_) | State::Binding | State::Elsewhere | State::Held => {}
         }
+        self.offer_quota_again(quota.as_ref());
     }
 
     /// Ends the probe of a parked class. If `uid` was its probe, the class is checked again.
