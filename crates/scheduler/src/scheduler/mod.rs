@@ -21,6 +21,7 @@ mod hints;
 mod policies;
 mod preemption;
 mod quotas;
+mod read_back;
 mod share;
 mod stale;
 mod verdict;
@@ -58,7 +59,7 @@ use crate::objects::{Budgets, ObjectStores};
 use crate::policy::Policies;
 use crate::queue::{Backoff, Parked};
 use advice::Advised;
-use berth_model::{LostCondition, PodReport};
+use berth_model::PodReport;
 use charge_walks::ChargeWalks;
 use claims::Claims;
 use cluster::Cluster;
@@ -66,10 +67,13 @@ use foreign_binds::ForeignBinds;
 use gangs::Gangs;
 use preemption::Preemption;
 use quotas::Quotas;
+use read_back::{Missing, ReadBack};
 use stale::Stale;
 use waiting::{State, Waiting};
 use waiting_pods::WaitingPods;
 
+/// Reason of the condition of a pod that fits on no node.
+const UNSCHEDULABLE: &str = "Unschedulable";
 /// Number of parked classes that one tick looks at for due reports.
 const GROUPS_MAX: usize = 1024;
 /// Number of waiting pods that a new leader reviews at once.
@@ -108,6 +112,7 @@ pub struct Scheduler {
     looked_at: Option<ClassId>,
     /// The parked class to whose pods was reported last.
     reported_last: Option<ClassId>,
+    read_back: ReadBack,
     claims: Claims,
     /// `loosened` revision for which agents were last woken.
     woken_for: Revision,
@@ -143,6 +148,7 @@ impl Scheduler {
             unreviewed: None,
             looked_at: None,
             reported_last: None,
+            read_back: ReadBack::default(),
             claims: Claims::default(),
             woken_for: 0,
             turns: vec![Turn::default(); agents],
@@ -290,6 +296,7 @@ impl Scheduler {
         self.report_quotas(now);
         self.begin_due_reports(now);
         self.carry_on_reports();
+        self.read_back(now);
     }
 
     /// Begins reports to the pods of parked classes whose message has changed for long enough, or that have waited long
@@ -476,7 +483,7 @@ impl Scheduler {
             true => group.diagnosis.message_of(&group.class, waiting.policy, None).into(),
             false => group.message(waiting.policy),
         };
-        self.report(uid, "Unschedulable", message, event);
+        self.report(uid, UNSCHEDULABLE, message, event);
     }
 
     fn report(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
@@ -490,21 +497,10 @@ impl Scheduler {
         if !self.cluster.leading || waiting.reported.as_ref() == Some(&message) {
             return;
         }
-        waiting.reported = Some(message.clone());
+        (waiting.reported, waiting.reason) = (Some(message.clone()), reason);
+        waiting.missing.condition = false;
         let (pod, generation) = (waiting.pod.clone(), waiting.generation);
         self.actions.push(Action::Report(PodReport::Failed { pod, reason, message, generation, event }));
-    }
-
-    /// Reports these conditions again, unless their pods have others by now: the API server has not got them.
-    pub fn conditions_lost(&mut self, lost: &[LostCondition]) {
-        for LostCondition { uid, reason, message } in lost {
-            if let Some(waiting) = self.cluster.waiting.get_mut(uid)
-                && waiting.reported.as_ref() == Some(message)
-            {
-                waiting.reported = None;
-                self.report(uid, reason, message.clone(), false);
-            }
-        }
     }
 
     /// Removes a waiting pod from its queue; it stays in `waiting`.

@@ -67,6 +67,11 @@ impl Preemption {
         self.nominations.node_of(uid)
     }
 
+    /// Returns the node that its status is to name: room that is kept for an aged pod is not written.
+    pub(super) fn written_node(&self, uid: &str) -> Option<&Arc<str>> {
+        self.node_of(uid).filter(|_| !self.aged.keeps_for(uid))
+    }
+
     /// Returns whether its eviction was requested and it is still there.
     pub(super) fn is_evicting(&self, uid: &str) -> bool {
         self.nominations.is_evicting(uid)

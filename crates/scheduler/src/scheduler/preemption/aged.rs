@@ -73,6 +73,11 @@ impl Aged {
         self.kept.len()
     }
 
+    /// Returns whether the pod has a reservation due to aging.
+    pub(super) fn keeps_for(&self, uid: &str) -> bool {
+        self.kept.contains_key(uid)
+    }
+
     /// Returns the number of pods and nodes examined so far.
     pub(super) fn examined(&self) -> u64 {
         self.examined
