@@ -273,7 +273,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     });
     sink::watch_cluster(&mut tasks, (&engine, &watches), &client, &sources, &health, &config);
     hints::follow(&mut tasks, &client, &config, &sources, &watches, (&engine, hints));
-    run_timers(&mut tasks, &engine, &reporter, &config);
+    run_timers(&mut tasks, &engine, &config);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     if let (Some(every), Some(latest)) = (config.fragmentation.every(), &sources.fragmentation) {
         fragmentation::report(&mut tasks, &engine, every, latest.clone());
@@ -477,18 +477,14 @@ async fn agent_ends(threads: &AgentThreads) {
     }
 }
 
-fn run_timers(tasks: &mut Tasks, engine: &Engine, reporter: &Reporter, config: &Config) {
-    let (to, reporter) = (engine.clone(), reporter.clone());
+fn run_timers(tasks: &mut Tasks, engine: &Engine, config: &Config) {
+    let to = engine.clone();
     tasks.spawn("clock", async move {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             to.tick();
-            let lost = reporter.take_lost();
-            if !lost.is_empty() {
-                to.conditions_lost(&lost);
-            }
         }
     });
     let (to, file) = (engine.clone(), config.estimator_file.clone());

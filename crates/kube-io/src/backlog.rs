@@ -95,14 +95,12 @@ impl<T> Line<T> {
         self.remove(&uid)
     }
 
-    pub fn drop_oldest(&mut self) -> Option<T> {
-        let (_, (uid, value)) = self.by_turn.pop_first()?;
-        self.turns.remove(&uid);
-        Some(value)
-    }
-
-    pub fn oldest(&self) -> Option<&T> {
-        self.by_turn.values().next().map(|(_, value)| value)
+    pub fn drop_oldest(&mut self) -> bool {
+        let oldest = self.by_turn.pop_first();
+        if let Some((_, (uid, _))) = &oldest {
+            self.turns.remove(uid);
+        }
+        oldest.is_some()
     }
 
     pub fn len(&self) -> usize {
@@ -132,8 +130,6 @@ pub struct Backlog {
     /// newer transition time once.
     written: Line<()>,
     dropped: u64,
-    /// Conditions dropped because the queue was full, since the last read.
-    shed: Vec<UnscheduledCondition>,
 }
 
 impl Backlog {
@@ -146,7 +142,6 @@ impl Backlog {
             out: HashMap::new(),
             written: Line::new(),
             dropped: 0,
-            shed: Vec::new(),
         }
     }
 
@@ -177,9 +172,8 @@ impl Backlog {
         }
         // Drop events first: they are for people, and no controller acts on them.
         while self.len() > self.capacity {
-            if self.events.drop_oldest().is_none() {
-                self.shed.extend(self.conditions.drop_oldest());
-            }
+            let shed = self.events.drop_oldest() || self.conditions.drop_oldest();
+            debug_assert!(shed, "a full backlog has something to drop");
             self.dropped += 1;
         }
     }
@@ -242,11 +236,6 @@ impl Backlog {
     /// Waiting items.
     pub fn len(&self) -> usize {
         self.conditions.len() + self.events.len()
-    }
-
-    /// Takes the conditions that were dropped because the queue was full.
-    pub fn take_shed(&mut self) -> Vec<UnscheduledCondition> {
-        std::mem::take(&mut self.shed)
     }
 
     /// Items dropped since the start because the queue was full.

@@ -18,18 +18,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Throttle;
-use super::backlog::{Backlog, Item, Line, UnscheduledCondition};
+use super::backlog::{Backlog, Item};
 use super::client::{self, STRATEGIC_MERGE_PATCH};
 use super::report_json::{ConditionPatch, EventBody};
 use super::retry::{self, Abandoned, BACKOFF, Failure, retry};
-use berth_model::{LostCondition, PodReport};
+use berth_model::PodReport;
 
 /// At about 1 KiB per entry, at most 64 MiB: a condition and an event for each of 32,768 pods.
 const BACKLOG_MAX: usize = 65_536;
-/// Conditions that could not be written are reported again after this time, and at most so many are remembered, with
-/// about 100 bytes each.
-const LOST_PAUSE: Duration = Duration::from_secs(30);
-const LOST_MAX: usize = 1_000_000;
 /// Reports in flight without and with pending binds.
 const IN_FLIGHT_MAX: usize = 16;
 const TRICKLE_MAX: usize = 1;
@@ -56,8 +52,6 @@ pub struct Reporter {
 
 struct Shared {
     backlog: Mutex<Backlog>,
-    /// Conditions that could not be written, each with the time from which it may be reported again.
-    lost: Mutex<Line<(Instant, LostCondition)>>,
     /// Something was pushed.
     pushed: Notify,
     counters: ReportCounters,
@@ -68,7 +62,6 @@ impl Reporter {
         Reporter {
             shared: Arc::new(Shared {
                 backlog: Mutex::new(Backlog::new(BACKLOG_MAX)),
-                lost: Mutex::new(Line::new()),
                 pushed: Notify::new(),
                 counters: ReportCounters::default(),
             }),
@@ -77,30 +70,8 @@ impl Reporter {
 
     /// Queues a report with the current time. Never waits for the network.
     pub fn report(&self, report: PodReport) {
-        let shed = {
-            let mut backlog = self.shared.backlog.lock();
-            backlog.push(report, Timestamp::now());
-            backlog.take_shed()
-        };
-        shed.into_iter().for_each(|condition| self.shared.lose(condition));
+        self.shared.backlog.lock().push(report, Timestamp::now());
         self.shared.pushed.notify_one();
-    }
-
-    /// Takes conditions that could not be written some time ago, as many as the backlog has room for. Whoever reported
-    /// them knows whether they are still true.
-    pub fn take_lost(&self) -> Vec<LostCondition> {
-        let room = (BACKLOG_MAX / 2).saturating_sub(self.waiting());
-        let (now, mut lost) = (Instant::now(), self.shared.lost.lock());
-        let mut taken = Vec::new();
-        while taken.len() < room && lost.oldest().is_some_and(|(due, _)| *due <= now) {
-            taken.extend(lost.drop_oldest().map(|(_, condition)| condition));
-        }
-        taken
-    }
-
-    /// Number of conditions that could not be written and wait to be reported again.
-    pub fn lost(&self) -> usize {
-        self.shared.lost.lock().len()
     }
 
     /// Drops the waiting reports of a pod that is being placed: they are stale.
@@ -166,20 +137,6 @@ impl Reporter {
     }
 }
 
-impl Shared {
-    fn lose(&self, condition: UnscheduledCondition) {
-        let UnscheduledCondition { pod, reason, message, .. } = condition;
-        let mut lost = self.lost.lock();
-        lost.put(
-            pod.uid.clone(),
-            (Instant::now() + LOST_PAUSE, LostCondition { uid: pod.uid, reason, message }),
-        );
-        if lost.len() > LOST_MAX {
-            lost.drop_oldest();
-        }
-    }
-}
-
 impl Default for Reporter {
     fn default() -> Self {
         Reporter::new()
@@ -216,9 +173,6 @@ impl Sender<'_> {
             Err(Abandoned::Failed(why)) => {
                 shared.counters.failed.fetch_add(1, Ordering::Relaxed);
                 self.warn(&item, why);
-                if let Item::Condition(condition) = &item {
-                    shared.lose(condition.clone());
-                }
             }
         }
         shared.backlog.lock().done(&item, sent.is_ok());
@@ -238,7 +192,9 @@ impl Sender<'_> {
             return;
         }
         let (what, verb) = match item {
-            Item::Condition(_) => ("could not write a condition, and tries again later", "patch pods/status"),
+            Item::Condition(_) => {
+                ("could not write a condition, which the scheduler will report again", "patch pods/status")
+            }
             Item::Event(_) => ("dropped an event", "create events.events.k8s.io"),
         };
         let pod = item.pod();
@@ -375,28 +331,6 @@ mod tests {
             run_for(&reporter, &server, &AtomicUsize::new(0), Duration::from_secs(120)).await;
             assert_eq!((server.on_reply(), reporter.dropped()), (attempts, 1));
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_condition_that_could_not_be_written_is_handed_back_after_a_pause() {
-        let (reporter, server) = (Reporter::new(), Server::new(100, vec![403]));
-        reporter.report(failed("p".into()));
-        run_for(&reporter, &server, &AtomicUsize::new(0), LOST_PAUSE / 2).await;
-        assert_eq!((reporter.lost(), reporter.take_lost()), (1, vec![]));
-        tokio::time::sleep(LOST_PAUSE).await;
-        let lost = LostCondition { uid: "uid-p".into(), reason: "Unschedulable", message: "no room".into() };
-        assert_eq!((reporter.take_lost(), reporter.lost()), (vec![lost], 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn conditions_beyond_the_backlog_are_handed_back_when_it_has_room_again() {
-        let (reporter, server) = (Reporter::new(), Server::new(1_000_000, []));
-        (0..BACKLOG_MAX + 10).for_each(|index| reporter.report(failed(format!("p{index}"))));
-        assert_eq!((reporter.waiting(), reporter.lost()), (BACKLOG_MAX, 10));
-        tokio::time::sleep(LOST_PAUSE).await;
-        assert_eq!(reporter.take_lost(), [], "there is no room yet");
-        run_for(&reporter, &server, &AtomicUsize::new(0), Duration::from_secs(600)).await;
-        assert_eq!(reporter.take_lost().len(), 10);
     }
 
     #[tokio::test(start_paused = true)]

@@ -37,7 +37,7 @@ pub use pod::{
 pub use pool::{Pool, SWEEP_AT_MIN};
 pub use preference::{Packing, Preference};
 pub use quantity::{Quantity, QuantityError};
-pub use report::{LostCondition, PodRef, PodReport};
+pub use report::{PodRef, PodReport};
 pub use resources::{Amounts, Extended, Usage};
 pub use selector::{FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement};
 pub use taints::{Effect, Taint, Toleration, TolerationOperator};

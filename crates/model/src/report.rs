@@ -32,11 +32,3 @@ pub enum PodReport {
         event: bool,
     },
 }
-
-/// A condition `PodScheduled=False` that was reported, and that the API server has not got.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LostCondition {
-    pub uid: Arc<str>,
-    pub reason: &'static str,
-    pub message: Arc<str>,
-}

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::{Agent, AgentChoice, AgentConfig, CacheLimits};
-use crate::class::{ClassId, Classifier};
-use crate::inventory::{Inventory, Ledger, Row};
+use crate::class::{Class, ClassId, Classifier};
+use crate::inventory::{Inventory, KEPT_FROM_ALL, Ledger, Row};
 use crate::quota::{Account, Limit, Sums};
 use crate::rules::{self, Key};
 use berth_model::{Identity, Node, Pod, PodSpec, Usage};
@@ -119,7 +119,8 @@ pub fn same_list(repaired: &Agent, fresh: &Agent, class: ClassId) -> Checked {
     }
 }
 
-/// Checks I7: two inventories hold the same nodes with the same sums.
+/// Checks I7: two inventories hold the same nodes with the same sums. Room that a process keeps from all other pods is its
+/// own decision of the moment, and left out.
 pub fn same_accounting(a: &Inventory, b: &Inventory) -> Checked {
     let sums = |inventory: &Inventory| -> Vec<(Arc<str>, String)> {
         let mut all: Vec<_> = (0..inventory.len() as u32)
@@ -146,6 +147,7 @@ fn content(row: &Row) -> String {
     let mut ports = row.ports.as_deref().cloned().unwrap_or_default();
     ports.sort();
     let mut reserved = row.reserved.as_deref().cloned().unwrap_or_default();
+    reserved.retain(|reservation| reservation.priority != KEPT_FROM_ALL);
     reserved.sort_by(|a, b| a.uid.cmp(&b.uid));
     format!(
         "{:?} {} {} {:?} {ports:?} {reserved:?} {:?}",
@@ -174,17 +176,16 @@ pub fn admits<'a>(spec: &Arc<PodSpec>, node: &Node, others: impl Iterator<Item =
     })
 }
 
-/// Evaluates `spec` on every node of `inventory`. Returns whether a valid node exists, and the FailedScheduling message
-/// if not.
+/// Evaluates a pod of `class` on every node of `inventory`. Returns whether a valid node exists, and the FailedScheduling
+/// message if not.
 pub fn evaluate(
-    spec: &Arc<PodSpec>,
+    class: &Arc<Class>,
     policy: berth_model::PreemptionPolicy,
     inventory: &Inventory,
 ) -> (bool, String) {
-    let class = Classifier::default().classify(spec, &Identity::default(), 0);
-    match fresh_agent(inventory).choose(&class, Duration::ZERO, |_| {}) {
+    match fresh_agent(inventory).choose(class, Duration::ZERO, |_| {}) {
         AgentChoice::Node { .. } => (true, String::new()),
-        AgentChoice::Nowhere(diagnosis) => (false, diagnosis.message(&class, policy)),
+        AgentChoice::Nowhere(diagnosis) => (false, diagnosis.message(class, policy)),
     }
 }
 
@@ -196,17 +197,34 @@ fn fresh_agent(inventory: &Inventory) -> Agent {
     agent
 }
 
-/// Checks I6: the reported conditions are the expected ones. Both maps are keyed by uid.
+/// Checks I6: the conditions say what is expected. Both maps are keyed by uid.
 pub fn reported_conditions(
     expected: &HashMap<Arc<str>, String>,
-    told: &HashMap<Arc<str>, Arc<str>>,
+    conditions: &HashMap<Arc<str>, Arc<str>>,
 ) -> Checked {
-    let mut uids: Vec<_> = expected.keys().collect();
-    uids.sort();
-    for uid in uids {
-        let (expected, told) = (&expected[uid], told.get(uid));
-        ensure(6, told.map(|t| &**t) == Some(&**expected), || {
-            format!("pod {uid} has the condition message {told:?}, expected {expected:?}")
+    same_messages(6, expected.iter().map(|(uid, message)| (uid, &**message)), conditions)
+}
+
+/// Checks I13: at rest the conditions in the API server say what was last reported, whatever was lost on the way.
+/// `reported` has uids and messages; `conditions` is keyed by uid.
+pub fn conditions_written<'a>(
+    reported: impl Iterator<Item = (&'a Arc<str>, &'a Arc<str>)>,
+    conditions: &HashMap<Arc<str>, Arc<str>>,
+) -> Checked {
+    same_messages(13, reported.map(|(uid, message)| (uid, &**message)), conditions)
+}
+
+fn same_messages<'a>(
+    invariant: u8,
+    expected: impl Iterator<Item = (&'a Arc<str>, &'a str)>,
+    conditions: &HashMap<Arc<str>, Arc<str>>,
+) -> Checked {
+    let mut expected: Vec<_> = expected.collect();
+    expected.sort();
+    for (uid, expected) in expected {
+        let condition = conditions.get(uid);
+        ensure(invariant, condition.is_some_and(|condition| **condition == *expected), || {
+            format!("pod {uid} has the condition message {condition:?}, expected {expected:?}")
         })?;
     }
     Ok(())

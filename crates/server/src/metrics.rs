@@ -367,6 +367,11 @@ impl Scrape {
                 "Commits that exceeded a node's capacity: a bug in berth",
                 stats.violations,
             ),
+            (
+                "berth_reports_repeated",
+                "Conditions and nominations written again, because the API server did not have them",
+                stats.repeated,
+            ),
             ("berth_self_check_healed", "Differences from the API server that were repaired", stats.healed),
         ] {
             counters(to, name, help, &[(&[], value)])?;
@@ -441,12 +446,6 @@ impl Scrape {
             "berth_reports_waiting",
             "Events and conditions waiting to be sent",
             &[(&[], reporter.waiting())],
-        )?;
-        gauges(
-            to,
-            "berth_conditions_lost",
-            "Conditions that could not be written and wait to be reported again",
-            &[(&[], reporter.lost())],
         )?;
         let reports = reporter.counters();
         counters(

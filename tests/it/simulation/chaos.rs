@@ -3,23 +3,29 @@
 use std::sync::Arc;
 
 use berth_model::{
-    Amounts, Effect, HostPort, Labels, Node, NodeAffinity, NodeSelectorTerm, Operator, Pod, PodSpec,
-    PreemptionPolicy, Protocol, Requirement, SpecError, Taint, Toleration, TolerationOperator, Unsupported,
-    Usage,
+    Amounts, Effect, HostPort, Identity, Labels, Node, NodeAffinity, NodeSelectorTerm, Operator, Peer, Pod,
+    PodSpec, PreemptionPolicy, Protocol, Requirement, SpecError, Taint, Toleration, TolerationOperator,
+    Unsupported, Usage,
 };
 use berth_scheduler::invariants;
 use berth_scheduler::placement::{Binding, Reply};
 
 use super::dice::Dice;
 use super::gangs;
-use super::sim::{Event, MS, NODES, PODS, S, Sim};
+use super::objects::{APPS, NAMESPACES};
+use super::peers::{self, HOSTNAME};
+use super::sim::{Event, MS, S, Sim};
+use super::watches::{NODES, WATCHES};
 
 const GIB: i64 = 1 << 30;
 /// Kinds of pods that [`spec`] knows.
 const KINDS: u64 = 12;
+/// Of these, as many can be placed on an empty node.
+const PLACEABLE: [u64; 8] = [0, 1, 2, 3, 5, 9, 10, 11];
 
 impl Sim {
     pub fn build_cluster(&mut self) {
+        self.build_objects();
         for at in 0..1 + self.load.below(6) {
             let node = node(&format!("n{at}"), &mut self.load);
             self.cluster.apply_node(node);
@@ -45,12 +51,14 @@ impl Sim {
             60..64 => self.foreign_bind_of_ours(),
             64..67 => self.finish_pod(),
             67..69 => self.tolerate_more(),
-            69..75 => self.add_node(),
-            75..79 => self.remove_node(),
-            79..88 => self.change_node(),
+            69..74 => self.add_node(),
+            74..77 => self.remove_node(),
+            77..84 => self.change_node(),
+            84..87 => self.change_object(),
+            87..88 => self.undo_report(),
             88..92 if !self.strict => {
                 let slot = self.load.below(self.processes.len() as u64) as usize;
-                let kind = [PODS, NODES][self.load.below(2) as usize];
+                let kind = *self.load.pick(&WATCHES).expect("there are some");
                 self.note(|| format!("p{slot}: watch {kind} is cut"));
                 self.cut(slot, kind);
             }
@@ -93,8 +101,16 @@ impl Sim {
         }
     }
 
+    /// Draws a kind of [`pod`].
+    fn some_kind(&mut self) -> u64 {
+        match self.settings.peers && self.load.percent(40) {
+            true => KINDS + self.load.below(peers::KINDS),
+            false => self.load.below(KINDS),
+        }
+    }
+
     fn create_pods(&mut self) {
-        let (kind, gated) = (self.load.below(KINDS), self.load.percent(12));
+        let (kind, gated) = (self.some_kind(), self.load.percent(12));
         let count = 1 + self.load.below(4) * self.load.below(2);
         for _ in 0..count {
             let uid = self.cluster.new_uid();
@@ -115,12 +131,12 @@ impl Sim {
         self.cluster.create_pod(pod);
     }
 
-    fn some_pod(&mut self, which: impl Fn(&Pod) -> bool) -> Option<Pod> {
+    pub fn some_pod(&mut self, which: impl Fn(&Pod) -> bool) -> Option<Pod> {
         let pods: Vec<Pod> = self.cluster.store.list().into_iter().filter(which).collect();
         self.load.pick(&pods).cloned()
     }
 
-    fn some_node(&mut self) -> Option<Node> {
+    pub fn some_node(&mut self) -> Option<Node> {
         let nodes: Vec<_> = self.cluster.nodes.values().cloned().collect();
         self.load.pick(&nodes).cloned()
     }
@@ -150,8 +166,9 @@ impl Sim {
         };
         self.cluster.delete_pod(&old);
         let uid = self.cluster.new_uid();
-        let kind = self.load.below(KINDS);
-        let new = pod(kind, &uid, &old.name, &mut self.load);
+        let kind = self.some_kind();
+        let mut new = pod(kind, &uid, &old.name, &mut self.load);
+        rename(&mut new, &old.namespace);
         self.note(|| format!("{} is recreated as {uid} of kind {kind}", old.uid));
         self.cluster.create_pod(new);
     }
@@ -164,7 +181,7 @@ impl Sim {
     }
 
     /// Another scheduler runs one of its pods on some node.
-    fn foreign_pod(&mut self) {
+    pub fn foreign_pod(&mut self) {
         let Some(node) = self.some_node() else {
             return;
         };
@@ -235,7 +252,7 @@ impl Sim {
         });
     }
 
-    fn add_node(&mut self) {
+    pub fn add_node(&mut self) {
         let name = format!("n{}", self.load.below(10));
         let node = node(&name, &mut self.load);
         self.note(|| format!("node {name} is added or replaced"));
@@ -266,7 +283,7 @@ impl Sim {
         match self.load.below(5) {
             0 => node.unschedulable = !node.unschedulable,
             1 => node.taints = taints(&mut self.load),
-            2 => node.labels = labels(&mut self.load),
+            2 => node.labels = labels(&node.name, &mut self.load),
             3 => {
                 self.cluster.excused.insert(node.name.clone());
                 node.allocatable.cpu_milli /= 2;
@@ -292,8 +309,7 @@ impl Sim {
         self.note(|| format!("API server down for {time:?}"));
         self.cluster.up = false;
         for slot in 0..self.processes.len() {
-            self.cut(slot, PODS);
-            self.cut(slot, NODES);
+            WATCHES.into_iter().for_each(|kind| self.cut(slot, kind));
         }
         self.after(time, Event::Up);
     }
@@ -302,7 +318,7 @@ impl Sim {
 fn node(name: &str, dice: &mut Dice) -> Node {
     Node {
         name: name.into(),
-        labels: labels(dice),
+        labels: labels(name, dice),
         taints: if dice.percent(20) { taints(dice) } else { [].into() },
         unschedulable: dice.percent(5),
         allocatable: Amounts {
@@ -316,9 +332,9 @@ fn node(name: &str, dice: &mut Dice) -> Node {
     }
 }
 
-fn labels(dice: &mut Dice) -> Labels {
+fn labels(name: &str, dice: &mut Dice) -> Labels {
     let zone = ["a", "b", "c"][dice.below(3) as usize];
-    [("zone", zone)].into_iter().collect()
+    [("zone", zone), (HOSTNAME, name)].into_iter().collect()
 }
 
 fn taints(dice: &mut Dice) -> Box<[Taint]> {
@@ -335,17 +351,25 @@ fn tolerate_everything() -> Toleration {
     Toleration { key: "".into(), operator: TolerationOperator::Exists, value: "".into(), effect: None }
 }
 
-fn pod(kind: u64, uid: &str, name: &str, dice: &mut Dice) -> Pod {
-    let spec = spec(kind);
+pub fn pod(kind: u64, uid: &str, name: &str, dice: &mut Dice) -> Pod {
+    let spec = match kind < KINDS {
+        true => spec(kind),
+        false => spec(*dice.pick(&PLACEABLE).expect("there are some")),
+    };
     let usage = match &spec {
         Ok(spec) => spec.usage.clone(),
         Err(_) => usage(0, 0, 0, None),
     };
     let never = dice.percent(20);
-    Pod {
+    let namespace: Arc<str> = (*dice.pick(&NAMESPACES).expect("there are some")).into();
+    let app = *dice.pick(&APPS).expect("there are some");
+    let labels = [("app", app)].into_iter().collect();
+    let identity = Identity { namespace: namespace.clone(), labels, ..Identity::default() };
+    let mut pod = Pod {
         uid: uid.into(),
-        namespace: "ns".into(),
+        namespace,
         name: name.into(),
+        peer: Arc::new(Peer { identity, ..Peer::default() }),
         scheduler_name: "berth".into(),
         priority: dice.below(3) as i32 * 100,
         preemption_policy: match never {
@@ -356,7 +380,17 @@ fn pod(kind: u64, uid: &str, name: &str, dice: &mut Dice) -> Pod {
         usage,
         spec,
         ..Pod::default()
+    };
+    if kind >= KINDS {
+        peers::look_at_others(&mut pod, kind - KINDS, dice);
     }
+    pod
+}
+
+/// Moves a new pod to this namespace.
+fn rename(pod: &mut Pod, namespace: &Arc<str>) {
+    pod.namespace = namespace.clone();
+    Arc::make_mut(&mut pod.peer).identity.namespace = namespace.clone();
 }
 
 fn usage(cpu_milli: i64, memory: i64, gpus: i64, port: Option<u16>) -> Arc<Usage> {

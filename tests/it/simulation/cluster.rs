@@ -1,10 +1,14 @@
-//! State of the cluster in the API server: pods in a `MemoryStore`, nodes, and pending watch events.
+//! State of the cluster in the API server: pods in a `MemoryStore`, nodes, other objects, and pending watch events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_model::{Node, Pod, Usage};
+use berth_scheduler::objects::ClusterObject;
 use berth_scheduler::placement::MemoryStore;
+
+use super::objects::{ObjectKey, key_of};
+use super::watches::{NODES, PODS};
 
 #[derive(Debug, Clone)]
 pub enum PodEvent {
@@ -18,13 +22,21 @@ pub enum NodeEvent {
     Deleted(Arc<str>),
 }
 
+#[derive(Debug, Clone)]
+pub enum ObjectEvent {
+    Applied(Box<ClusterObject>),
+    Deleted(ObjectKey),
+}
+
 /// Every change goes into a log; a watch is a position in it.
 #[derive(Default)]
 pub struct Cluster {
     pub store: MemoryStore,
     pub nodes: BTreeMap<Arc<str>, Node>,
+    pub objects: BTreeMap<ObjectKey, ClusterObject>,
     pub pod_log: Vec<PodEvent>,
     pub node_log: Vec<NodeEvent>,
+    pub object_log: Vec<ObjectEvent>,
     /// Whether the API server is up.
     pub up: bool,
     /// Nodes that may be overcommitted, for reasons that are not berth's.
@@ -76,6 +88,26 @@ impl Cluster {
         self.excused.insert(name.clone());
         if self.nodes.remove(name).is_some() {
             self.node_log.push(NodeEvent::Deleted(name.clone()));
+        }
+    }
+
+    pub fn apply_object(&mut self, object: ClusterObject) {
+        self.objects.insert(key_of(&object), object.clone());
+        self.object_log.push(ObjectEvent::Applied(object.into()));
+    }
+
+    pub fn delete_object(&mut self, key: &ObjectKey) {
+        if self.objects.remove(key).is_some() {
+            self.object_log.push(ObjectEvent::Deleted(key.clone()));
+        }
+    }
+
+    /// Returns the number of events that a watch of this kind can deliver.
+    pub fn logged(&self, kind: usize) -> usize {
+        match kind {
+            PODS => self.pod_log.len(),
+            NODES => self.node_log.len(),
+            _ => self.object_log.len(),
         }
     }
 

@@ -1,5 +1,4 @@
-//! Gangs of the simulation: allocations that every process knows from its start, and pods that are created and
-//! deleted as members.
+//! Gangs of the simulation: allocations that exist from the start, and pods that are created and deleted as members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,19 +12,23 @@ use berth_scheduler::gang::{
 use berth_scheduler::objects::ClusterObject;
 use berth_scheduler::scheduler::Scheduler;
 
+use super::objects::NAMESPACES;
 use super::process::Who;
+use super::quotas::quota_of;
 use super::sim::{Sim, Step};
 
 const GANGS: u64 = 24;
 const LABEL: &str = "gang";
+/// The namespace of all members.
+pub const NAMESPACE: &str = NAMESPACES[0];
 
 pub fn minimum(gang: u64) -> u32 {
     2 + (gang % 3) as u32
 }
 
-/// Sends the allocations to a new process.
-pub fn tell(scheduler: &mut Scheduler) {
-    for gang in 0..GANGS {
+/// Returns all allocations.
+pub fn allocations() -> impl Iterator<Item = ClusterObject> {
+    let allocation = |gang| {
         let name = format!("g{gang}");
         let operator = Operator::In([Arc::from(&*name)].into());
         let selector = LabelSelector::All([Requirement { key: LABEL.into(), operator }].into());
@@ -35,7 +38,7 @@ pub fn tell(scheduler: &mut Scheduler) {
             uid: name.as_str().into(),
             name: AllocationName {
                 kind: AllocationKind::Allocation,
-                namespace: "ns".into(),
+                namespace: NAMESPACE.into(),
                 name: name.into(),
             },
             generation: 1,
@@ -46,13 +49,15 @@ pub fn tell(scheduler: &mut Scheduler) {
             was_scheduled: false,
             problem: None,
         };
-        scheduler.apply_object(ClusterObject::Allocation(allocation.into()));
-    }
+        ClusterObject::Allocation(allocation.into())
+    };
+    (0..GANGS).map(allocation)
 }
 
 /// Makes the pod a member.
 pub fn enlist(pod: &mut Pod, gang: u64) {
     let labels = [(LABEL, &*format!("g{gang}"))].into_iter().collect();
+    pod.namespace = NAMESPACE.into();
     let identity = Identity { namespace: pod.namespace.clone(), labels, ..Identity::default() };
     pod.peer = Arc::new(Peer { identity, ..Peer::default() });
 }
@@ -115,8 +120,10 @@ impl Sim {
             });
             let candidates: Vec<_> = candidates.collect();
             let alike = candidates.iter().all(|candidate| candidate.class.id == candidates[0].class.id);
-            // With different members, one agent may find a placement where another does not.
-            if !alike || (members.len() as u32) < need {
+            // With different members, one agent may find a placement where another does not. With a quota, it may wait for
+            // that.
+            if !alike || quota_of(&self.cluster.objects, NAMESPACE).is_some() || (members.len() as u32) < need
+            {
                 continue;
             }
             let wanted = WantedMembers {

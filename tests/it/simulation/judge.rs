@@ -9,11 +9,11 @@ use berth_scheduler::placement::{BindOutcome, Binding};
 use berth_scheduler::scheduler::{Action, Scheduler};
 
 use super::gangs::gang_of;
-use super::preemption::without_preemption;
+use super::objects;
 use super::process::{Doing, Who};
 use super::sim::{Sim, Step};
 
-fn said(at: &str) -> impl Fn(Violation) -> String {
+pub fn said(at: &str) -> impl Fn(Violation) -> String {
     move |violation| format!("{at}: {violation}")
 }
 
@@ -38,6 +38,8 @@ impl Sim {
         let node = shadow.nodes.get(&binding.node).ok_or_else(gone)?;
         let others = shadow.usage_on(&node.name, &pod.uid);
         invariants::admits(spec, node, others.iter()).map_err(said(&pod.uid))?;
+        shadow.judge_quota(pod)?;
+        shadow.judge_peers(pod, node)?;
         if self.strict {
             // The process's knowledge equals the cluster's state.
             let node = self.cluster.nodes.get(&binding.node).ok_or_else(gone)?;
@@ -87,7 +89,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Everything is at rest. `told`: every pod also had the time to get its current condition.
+    /// Everything is at rest but the rooms of aged pods, which change. `told`: every pod also had the time to get its current condition.
     pub fn judge(&mut self, told: bool) -> Step {
         let bound = self.cluster.store.bound();
         invariants::bound_once(bound.iter().map(|it| (&it.uid, &it.node))).map_err(said("store"))?;
@@ -116,6 +118,7 @@ impl Sim {
         }
         // Nothing is stuck: every waiting pod waits for a change.
         let mut expected = HashMap::new();
+        let mut over_quota = Vec::new();
         let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
         for pod in pods
             .iter()
@@ -133,13 +136,25 @@ impl Sim {
             if gang_of(pod).is_some() {
                 continue;
             }
-            let spec = pod.spec.as_ref().map_err(|e| format!("{e} was not refused"))?;
-            let (fits, why) = invariants::evaluate(spec, pod.preemption_policy, cold.inventory());
+            let leader = &self.processes[self.leader.ok_or("no leader")?].scheduler;
+            if leader.find_waiting(&pod.namespace, &pod.name).is_some_and(|(_, state)| state == "over quota")
+            {
+                over_quota.push(pod);
+                continue;
+            }
+            let class = cold.class_of(pod);
+            let (fits, why) = invariants::evaluate(&class, pod.preemption_policy, cold.inventory());
             if fits {
                 return Err(format!("{} fits and is not bound", pod.uid));
             }
             *waiting.entry("parked").or_default() += 1;
             expected.insert(pod.uid.clone(), why);
+        }
+        if !over_quota.is_empty() {
+            waiting.insert("over quota", over_quota.len());
+            self.tally.add_to("over quota", over_quota.len() as u64);
+            let messages = self.judge_over_quota(&over_quota, &mut cold)?;
+            expected.extend(messages.into_iter().map(|(uid, message)| (uid, message.to_string())));
         }
         let members = self.judge_waiting_gangs(&pods, &mut cold)?;
         if members > 0 {
@@ -155,19 +170,7 @@ impl Sim {
         if !told {
             return Ok(());
         }
-        if self.settings.preemption {
-            // Preemption results are appended to the message without it.
-            expected.values_mut().for_each(|text| *text = without_preemption(text).to_owned());
-        }
-        let conditions: HashMap<_, _> = pods
-            .iter()
-            .filter_map(|pod| Some((pod.uid.clone(), pod.scheduled.as_ref()?.message.clone())))
-            .map(|(uid, text)| match self.settings.preemption {
-                true => (uid, without_preemption(&text).into()),
-                false => (uid, text),
-            })
-            .collect();
-        invariants::reported_conditions(&expected, &conditions).map_err(said("conditions"))?;
+        self.judge_reports(&pods, expected)?;
         for process in &self.processes {
             let stats = process.scheduler.stats();
             for (what, n) in [
@@ -175,6 +178,7 @@ impl Sim {
                 ("yielded", stats.yields),
                 ("parked", stats.unschedulable),
                 ("woken", stats.wakes),
+                ("repeated", stats.repeated),
                 ("list hit", stats.list_hits),
                 ("list miss", stats.list_misses),
             ] {
@@ -185,9 +189,11 @@ impl Sim {
     }
 
     /// Returns a scheduler that sees only the current state, and its first messages to pods.
-    fn cold_start(&self, pods: &[Pod]) -> (Scheduler, HashMap<Arc<str>, Arc<str>>) {
+    pub fn cold_start(&self, pods: &[Pod]) -> (Scheduler, HashMap<Arc<str>, Arc<str>>) {
         let mut cold = self.settings.scheduler();
         cold.set_leading(true);
+        let objects: Vec<_> = self.cluster.objects.values().cloned().collect();
+        objects::list(&objects, &mut cold);
         for node in self.cluster.nodes.values() {
             cold.apply_node(node.clone());
         }
@@ -198,7 +204,9 @@ impl Sim {
         }
         cold.retain_pods(&pods.iter().map(|pod| pod.uid.clone()).collect::<HashSet<_>>());
         let refusals = cold.take_actions().into_iter().filter_map(|action| match action {
-            Action::Report(PodReport::Failed { pod, message, .. }) => Some((pod.uid, message)),
+            Action::Report(PodReport::Failed { pod, reason: "SchedulerError", message, .. }) => {
+                Some((pod.uid, message))
+            }
             _ => None,
         });
         let refusals = refusals.collect();

@@ -6,14 +6,21 @@
 //! it.
 
 mod chaos;
+mod churn;
 mod cluster;
 pub mod dice;
 mod gangs;
 mod judge;
+mod objects;
+mod peers;
 mod preemption;
 mod process;
+mod quotas;
+mod reports;
 mod requests;
 mod sim;
+mod watches;
+mod work;
 
 use std::fmt::Write;
 use std::sync::Mutex;

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_model::{PodRef, PreemptionPolicy};
+use berth_model::PreemptionPolicy;
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
 use berth_scheduler::scheduler::{Action, Eviction, Scheduler, Settled};
 
 use super::gangs::{gang_of, minimum};
 use super::process::Who;
+use super::quotas::quota_of;
 use super::sim::{Event, MS, S, Sim, Step};
 
 /// Returns a pod's message without the result of preemption.
@@ -47,19 +48,8 @@ impl Sim {
         Ok(())
     }
 
-    pub fn nominate(&mut self, pod: PodRef, node: Option<Arc<str>>) {
-        if !self.cluster.up {
-            return self.after(300 * MS, Event::Nominate(pod, node));
-        }
-        let there = self.cluster.store.get(&pod.namespace, &pod.name);
-        if let Some(there) = there.filter(|there| there.uid == pod.uid && there.node_name.is_none()) {
-            self.note(|| format!("{} is nominated for {node:?}", pod.uid));
-            self.tally.count("nominated");
-            self.cluster.update_pod(&there, |pod| pod.nominated_node = node);
-        }
-    }
-
-    /// A process wants to evict this pod: checks that its priority is lower than the preemptor's.
+    /// A process wants to evict this pod: checks that its priority is lower than the preemptor's, or that its
+    /// quota has borrowed.
     pub fn judge_eviction(&mut self, who: Who, eviction: &Eviction) -> Step {
         let process = &self.processes[who.0];
         let pods = &process.shadow.pods;
@@ -69,7 +59,7 @@ impl Sim {
         };
         let may = process.scheduler.leading()
             && preemptor.preemption_policy == PreemptionPolicy::PreemptLowerPriority
-            && victim.priority < preemptor.priority
+            && (victim.priority < preemptor.priority || process.shadow.may_reclaim(preemptor, victim))
             && victim.node_name.is_some();
         if !may {
             return Err(format!("{} must not evict {}", preemptor.uid, victim.uid));
@@ -109,10 +99,31 @@ impl Sim {
     /// At rest: no room is reserved, and no waiting pod could preempt.
     pub fn judge_preemption(&self, cold: &mut Scheduler) -> Step {
         for (slot, process) in self.processes.iter().enumerate() {
-            if let Some((uid, node)) = process.scheduler.nominated_pods().next() {
+            let scheduler = &process.scheduler;
+            if let Some((uid, node)) = scheduler.nominated_pods().nth(scheduler.aged()) {
                 return Err(format!("p{slot} keeps room on {node} for {uid}"));
             }
         }
+        // A cold start queues the pods of a quota in another order, and may admit others first.
+        let census = &self.processes[self.leader.ok_or("no leader")?].scheduler.census();
+        let ordered = census.contains_key("over quota");
+        let alone = |eviction: &Eviction| {
+            let preemptor = &eviction.preemptor;
+            let pod = self.cluster.store.get(&preemptor.namespace, &preemptor.name);
+            let has_quota = quota_of(&self.cluster.objects, &preemptor.namespace).is_some();
+            pod.is_some_and(|pod| gang_of(&pod).is_none()) && !(ordered && has_quota)
+        };
+        match self.possible_evictions(cold)?.iter().find(|eviction| alone(eviction)) {
+            Some(eviction) => {
+                let (preemptor, victim) = (&eviction.preemptor.uid, &eviction.victim.uid);
+                Err(format!("{preemptor} waits and could have the place of {victim}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns what a process would evict that starts now, until it comes to rest.
+    pub fn possible_evictions(&self, cold: &mut Scheduler) -> Result<Vec<Eviction>, String> {
         let config = AgentConfig { cache: CacheLimits::unlimited(), seed: 7 };
         let mut agent = Agent::new(config);
         let now = self.now + 60 * S;
@@ -133,19 +144,10 @@ impl Sim {
                 }
             }
         }
-        let alone = |eviction: &Eviction| {
-            let preemptor = &eviction.preemptor;
-            let pod = self.cluster.store.get(&preemptor.namespace, &preemptor.name);
-            pod.is_some_and(|pod| gang_of(&pod).is_none())
-        };
-        for action in cold.take_actions() {
-            if let Action::Evict(eviction) = action
-                && alone(&eviction)
-            {
-                let (preemptor, victim) = (&eviction.preemptor.uid, &eviction.victim.uid);
-                return Err(format!("{preemptor} waits and could have the place of {victim}"));
-            }
-        }
-        Ok(())
+        let evictions = cold.take_actions().into_iter().filter_map(|action| match action {
+            Action::Evict(eviction) => Some(*eviction),
+            _ => None,
+        });
+        Ok(evictions.collect())
     }
 }

@@ -9,12 +9,13 @@ use berth_model::{Node, Packing, Pod, Usage};
 use berth_scheduler::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Part};
 use berth_scheduler::dispatch::{DispatcherKind, Estimator};
 use berth_scheduler::inventory::Revision;
+use berth_scheduler::objects::ClusterObject;
 use berth_scheduler::placement::{BindAttempt, Binding};
 use berth_scheduler::rules::PlacementSettings;
 use berth_scheduler::scheduler::{Scheduler, SchedulerConfig, Task};
 
 use super::dice::Dice;
-use super::gangs;
+use super::objects::{self, ObjectKey};
 
 /// A process by its index and its number of starts there: late messages to an earlier start are lost.
 pub type Who = (usize, u32);
@@ -24,8 +25,8 @@ pub struct Process {
     pub scheduler: Scheduler,
     pub workers: Vec<Worker>,
     pub binds: BTreeMap<u64, (Binding, BindAttempt)>,
-    /// Of pods and of nodes.
-    pub watches: [Watch; 2],
+    /// Of pods, of nodes and of other objects.
+    pub watches: [Watch; 3],
     pub shadow: Shadow,
 }
 
@@ -66,6 +67,7 @@ pub struct Answer {
 pub struct Shadow {
     pub pods: BTreeMap<Arc<str>, Pod>,
     pub nodes: BTreeMap<Arc<str>, Node>,
+    pub objects: BTreeMap<ObjectKey, ClusterObject>,
     /// Pods bound by this process that it has neither seen on their node nor learned to be on another.
     pub assumed: BTreeMap<Arc<str>, (Arc<str>, Arc<Usage>)>,
 }
@@ -123,6 +125,16 @@ pub struct Settings {
     pub cache_bytes: usize,
     pub packing: Packing,
     pub preemption: bool,
+    /// Pods that wait for longer get a reservation; zero: never.
+    pub reserve_after: Duration,
+    /// Some pods look at pods.
+    pub peers: bool,
+    /// Policies come and go.
+    pub policies: bool,
+    /// Quotas come and go.
+    pub quotas: bool,
+    /// Hints come and go.
+    pub hints: bool,
 }
 
 impl Settings {
@@ -140,6 +152,15 @@ impl Settings {
                 false => Packing::MostAllocated,
             },
             preemption: dice.percent(50),
+            reserve_after: if dice.percent(40) {
+                Duration::from_secs(2 + dice.below(8))
+            } else {
+                Duration::ZERO
+            },
+            peers: dice.percent(50),
+            policies: dice.percent(40),
+            quotas: dice.percent(40),
+            hints: dice.percent(40),
         }
     }
 
@@ -151,6 +172,8 @@ impl Settings {
             max_waiting_binds: self.max_waiting_binds,
             max_tries: self.max_tries,
             preemption: self.preemption,
+            reserve_after: self.reserve_after,
+            objects: objects::KINDS.into(),
             placement: Arc::new(PlacementSettings {
                 packing: self.packing,
                 candidate_width: self.candidate_width,
@@ -158,9 +181,7 @@ impl Settings {
             }),
             ..SchedulerConfig::default()
         };
-        let mut scheduler = Scheduler::new(config, Estimator::default());
-        gangs::tell(&mut scheduler);
-        scheduler
+        Scheduler::new(config, Estimator::default())
     }
 
     pub fn process(&self, life: u32, seed: u64) -> Process {

@@ -1,33 +1,34 @@
-//! The clock, the agenda, and the events: watches, agents, and the actions of schedulers.
+//! The clock, the agenda, and the events: agents, and the actions of schedulers.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_model::{LostCondition, Node, Pod, PodRef, PodReport, ScheduledCondition};
+use berth_model::{Pod, PodRef, ScheduledCondition};
 use berth_scheduler::agent::Agent;
 use berth_scheduler::dispatch::DispatcherKind;
 use berth_scheduler::invariants::{self, Violation};
 use berth_scheduler::placement::{BindAttempt, Binding, Reply, Truth};
 use berth_scheduler::scheduler::{Action, Eviction, Settled, Task};
 
-use super::cluster::{Cluster, NodeEvent, PodEvent};
+use super::churn::Churn;
+use super::cluster::{Cluster, PodEvent};
 use super::dice::Dice;
 use super::gangs::gang_of;
-use super::process::{Answer, Doing, Process, Settings, Who};
+use super::process::{Answer, Doing, Process, Settings, Who, Worker};
+use super::watches::{Listing, PODS, WATCHES};
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const S: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(250);
-
-pub const PODS: usize = 0;
-pub const NODES: usize = 1;
 
 pub type Step<T = ()> = Result<T, String>;
 
 pub enum Event {
     /// An external change.
     Chaos,
+    /// Room comes and goes.
+    Churn,
     Tick(Who),
     Agent(Who, usize),
     /// The next event of a watch, of this epoch.
@@ -49,13 +50,8 @@ pub enum Event {
     Evict(Who, Box<Eviction>),
     /// The API server receives a pod's nominated node.
     Nominate(PodRef, Option<Arc<str>>),
-    /// The reporter gives up a condition that the API server refused.
-    ConditionLost(Who, LostCondition),
-}
-
-pub enum Listing {
-    Pods(Vec<Pod>),
-    Nodes(Vec<Node>),
+    /// The API server receives a pod's condition.
+    Condition(PodRef, ScheduledCondition),
 }
 
 /// Counts of events, to check that the simulation covers its purpose.
@@ -75,8 +71,12 @@ impl Tally {
         other.0.iter().for_each(|(what, n)| self.add_to(what, *n));
     }
 
+    pub fn of(&self, what: &str) -> u64 {
+        self.0.get(what).copied().unwrap_or(0)
+    }
+
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 26] = [
+        const EXPECTED: [&str; 35] = [
             "evicted",
             "eviction refused",
             "evicted for a gang",
@@ -98,11 +98,20 @@ impl Tally {
             "reported parked",
             "reported refused",
             "condition lost",
+            "condition removed",
+            "nomination lost",
+            "repeated",
             "relist",
             "restart",
             "handover",
             "list compared",
             "left a deleted node",
+            "relabelled",
+            "policy",
+            "hints",
+            "quota",
+            "over quota",
+            "reported over quota",
         ];
         let never = |what: &&str| self.0.get(what).is_none_or(|n| *n == 0);
         let kinds = DispatcherKind::ALL.map(DispatcherKind::name);
@@ -124,6 +133,7 @@ pub struct Sim {
     /// Faults are enabled.
     pub faults: bool,
     pub chaos_left: u32,
+    pub churn: Option<Churn>,
     /// Binds that were given up: they must not take effect any more.
     pub given_up: BTreeSet<u64>,
     /// Binds that took effect.
@@ -144,6 +154,20 @@ impl Sim {
         let settings = Settings::draw(&mut load);
         let strict = load.percent(35);
         let processes = if !strict && load.percent(40) { 2 } else { 1 };
+        let mut sim = Sim::of(seed, load, settings, (strict, processes), tracing);
+        sim.chaos_left = 40 + sim.load.below(80) as u32;
+        sim.at(Duration::ZERO, Event::Chaos);
+        sim
+    }
+
+    /// Returns a simulation without external changes.
+    pub fn of(
+        seed: u64,
+        load: Dice,
+        settings: Settings,
+        (strict, processes): (bool, usize),
+        tracing: bool,
+    ) -> Self {
         let mut sim = Sim {
             now: Duration::ZERO,
             agenda: BTreeMap::new(),
@@ -155,7 +179,8 @@ impl Sim {
             strict,
             settings,
             faults: true,
-            chaos_left: 40 + load.below(80) as u32,
+            chaos_left: 0,
+            churn: None,
             given_up: BTreeSet::new(),
             effected: BTreeSet::new(),
             ever_bound: BTreeMap::new(),
@@ -175,7 +200,6 @@ impl Sim {
             sim.start_process(slot);
         }
         sim.at(Duration::ZERO, Event::Lead(0));
-        sim.at(Duration::ZERO, Event::Chaos);
         sim
     }
 
@@ -194,14 +218,33 @@ impl Sim {
         }
         self.calm_down();
         self.run_for(90 * S)?;
+        self.await_turns_of_aged()?;
         self.judge(false)?;
         // A pod's message may be older than the latest placements: they freed nothing, so no retry was triggered.
         self.touch();
         self.run_for(75 * S)?;
+        self.let_agents_finish()?;
         self.judge(true)
     }
 
-    fn run_for(&mut self, time: Duration) -> Step {
+    /// Lets every waiting pod have its turns at a reservation: it keeps the room from others meanwhile.
+    fn await_turns_of_aged(&mut self) -> Step {
+        let waiting = self.cluster.store.list().iter().filter(|pod| pod.node_name.is_none()).count() as u32;
+        self.run_for(self.settings.reserve_after * 2 * waiting)?;
+        self.let_agents_finish()
+    }
+
+    /// Goes on for as long as the agents work, at most a few seconds: reservations of aged pods change all the time.
+    fn let_agents_finish(&mut self) -> Step {
+        let until = self.now + 5 * S;
+        let idle = |worker: &Worker| matches!(worker.doing, Doing::Sleeping);
+        while !self.processes.iter().all(|process| process.workers.iter().all(idle)) && self.now < until {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    pub fn run_for(&mut self, time: Duration) -> Step {
         let until = self.now + time;
         while self.agenda.keys().next().is_some_and(|(at, ..)| *at <= until) {
             self.step()?;
@@ -237,9 +280,11 @@ impl Sim {
             return Err("nothing will ever happen again".into());
         };
         self.now = at;
-        let seen = (self.cluster.pod_log.len(), self.cluster.node_log.len());
+        let logged = |cluster: &Cluster| WATCHES.map(|kind| cluster.logged(kind));
+        let seen = logged(&self.cluster);
         match event {
             Event::Chaos => self.chaos(),
+            Event::Churn => self.churn(),
             Event::Tick(who) => {
                 let now = self.now;
                 if let Some(process) = self.process(who) {
@@ -262,12 +307,7 @@ impl Sim {
             Event::Lead(slot) => self.lead(slot)?,
             Event::Evict(who, eviction) => self.evict(who, *eviction)?,
             Event::Nominate(pod, node) => self.nominate(pod, node),
-            Event::ConditionLost(who, lost) => {
-                if let Some(process) = self.process(who) {
-                    process.scheduler.conditions_lost(&[lost]);
-                    self.carry_out(who)?;
-                }
-            }
+            Event::Condition(pod, condition) => self.write_condition(&pod, condition),
             Event::Up => {
                 self.note(|| "API server up".into());
                 self.cluster.up = true;
@@ -277,17 +317,16 @@ impl Sim {
                 self.cluster.delete_pod(&pod);
             }
         }
-        for event in &self.cluster.pod_log[seen.0..] {
+        for event in &self.cluster.pod_log[seen[PODS]..] {
             if let PodEvent::Applied(pod) = event
                 && let Some(gang) = gang_of(pod).filter(|_| pod.node_name.is_some())
             {
                 self.ever_bound.entry(gang).or_default().insert(pod.uid.clone());
             }
         }
-        if (self.cluster.pod_log.len(), self.cluster.node_log.len()) != seen {
+        if logged(&self.cluster) != seen {
             for slot in 0..self.processes.len() {
-                self.poke(slot, PODS);
-                self.poke(slot, NODES);
+                WATCHES.into_iter().for_each(|kind| self.poke(slot, kind));
             }
         }
         Ok(())
@@ -296,7 +335,7 @@ impl Sim {
     pub fn start_process(&mut self, slot: usize) {
         let who = (slot, self.processes[slot].life);
         self.note(|| format!("p{slot} starts, life {}", who.1));
-        for kind in [PODS, NODES] {
+        for kind in WATCHES {
             self.cut(slot, kind);
         }
         self.after(TICK, Event::Tick(who));
@@ -341,144 +380,6 @@ impl Sim {
             self.processes[slot].scheduler.set_leading(false);
             self.elect();
         }
-    }
-
-    // Watches.
-
-    pub fn cut(&mut self, slot: usize, kind: usize) {
-        let watch = &mut self.processes[slot].watches[kind];
-        watch.epoch += 1;
-        (watch.live, watch.pending) = (false, false);
-        let (epoch, who) = (watch.epoch, (slot, self.processes[slot].life));
-        let pause = self.lag();
-        self.after(pause, Event::List(who, kind, epoch));
-    }
-
-    /// Returns the delay of a watch event.
-    fn lag(&mut self) -> Duration {
-        if self.strict {
-            return Duration::ZERO;
-        }
-        match self.delays.below(10) {
-            0 => self.delays.up_to(3 * S),
-            1..4 => self.delays.up_to(200 * MS),
-            _ => self.delays.up_to(10 * MS),
-        }
-    }
-
-    fn poke(&mut self, slot: usize, kind: usize) {
-        let logged = [self.cluster.pod_log.len(), self.cluster.node_log.len()][kind];
-        let process = &mut self.processes[slot];
-        let (life, watch) = (process.life, &mut process.watches[kind]);
-        if watch.live && !watch.pending && watch.cursor < logged {
-            watch.pending = true;
-            let event = Event::Deliver((slot, life), kind, watch.epoch);
-            let lag = self.lag();
-            self.after(lag, event);
-        }
-    }
-
-    fn deliver(&mut self, who: Who, kind: usize, epoch: u32) -> Step {
-        let batch = if self.strict { usize::MAX } else { 1 + self.delays.below(4) as usize };
-        let now = self.now;
-        let Some(process) = self.processes.get_mut(who.0).filter(|process| process.life == who.1) else {
-            return Ok(());
-        };
-        let watch = &mut process.watches[kind];
-        if watch.epoch != epoch {
-            return Ok(());
-        }
-        watch.pending = false;
-        let from = watch.cursor;
-        let cluster = &self.cluster;
-        if kind == PODS {
-            for event in cluster.pod_log[from..].iter().take(batch) {
-                watch.cursor += 1;
-                match event {
-                    PodEvent::Applied(pod) => {
-                        process.shadow.apply(pod);
-                        process.scheduler.apply_pod((**pod).clone(), now);
-                    }
-                    PodEvent::Deleted(uid) => {
-                        process.shadow.forget(uid);
-                        process.scheduler.delete_pod(uid);
-                    }
-                }
-            }
-        } else {
-            for event in cluster.node_log[from..].iter().take(batch) {
-                watch.cursor += 1;
-                match event {
-                    NodeEvent::Applied(node) => {
-                        process.shadow.nodes.insert(node.name.clone(), node.clone());
-                        process.scheduler.apply_node(node.clone());
-                    }
-                    NodeEvent::Deleted(name) => {
-                        process.shadow.nodes.remove(name);
-                        process.scheduler.delete_node(name);
-                    }
-                }
-            }
-        }
-        let (kind_name, to) = (["pods", "nodes"][kind], watch.cursor);
-        self.note(|| format!("p{} sees {kind_name} {from}..{to}", who.0));
-        self.carry_out(who)?;
-        self.poke(who.0, kind);
-        Ok(())
-    }
-
-    fn list(&mut self, who: Who, kind: usize, epoch: u32) {
-        if !self.cluster.up {
-            return self.after(500 * MS, Event::List(who, kind, epoch));
-        }
-        let (listing, place) = if kind == PODS {
-            let live = self.cluster.store.list().into_iter().filter(|pod| !pod.finished);
-            (Listing::Pods(live.collect()), self.cluster.pod_log.len())
-        } else {
-            let nodes = self.cluster.nodes.values().cloned().collect();
-            (Listing::Nodes(nodes), self.cluster.node_log.len())
-        };
-        let lag = self.lag();
-        self.after(lag, Event::Listed(who, epoch, listing, place));
-    }
-
-    fn listed(&mut self, who: Who, epoch: u32, listing: Listing, place: usize) -> Step {
-        let kind = usize::from(matches!(listing, Listing::Nodes(_)));
-        let now = self.now;
-        let Some(process) = self.process(who) else {
-            return Ok(());
-        };
-        if process.watches[kind].epoch != epoch {
-            return Ok(());
-        }
-        match listing {
-            Listing::Pods(pods) => {
-                let uids: HashSet<Arc<str>> = pods.iter().map(|pod| pod.uid.clone()).collect();
-                process.shadow.pods.retain(|uid, _| uids.contains(uid));
-                process.shadow.assumed.retain(|uid, _| uids.contains(uid));
-                for pod in pods {
-                    process.shadow.apply(&pod);
-                    process.scheduler.apply_pod(pod, now);
-                }
-                process.scheduler.retain_pods(&uids);
-            }
-            Listing::Nodes(nodes) => {
-                let names: HashSet<Arc<str>> = nodes.iter().map(|node| node.name.clone()).collect();
-                process.shadow.nodes.retain(|name, _| names.contains(name));
-                for node in nodes {
-                    process.shadow.nodes.insert(node.name.clone(), node.clone());
-                    process.scheduler.apply_node(node);
-                }
-                process.scheduler.retain_nodes(&names);
-            }
-        }
-        let watch = &mut process.watches[kind];
-        (watch.cursor, watch.live) = (place, true);
-        self.tally.count("relist");
-        self.note(|| format!("p{} lists {} up to {place}", who.0, ["pods", "nodes"][kind]));
-        self.carry_out(who)?;
-        self.poke(who.0, kind);
-        Ok(())
     }
 
     // Agents.
@@ -589,7 +490,7 @@ impl Sim {
                     let pause = self.delays.up_to(20 * MS);
                     self.after(pause, Event::Evict(who, eviction));
                 }
-                Action::Nominate { pod, node } => self.after(5 * MS, Event::Nominate(pod, node)),
+                Action::Nominate { pod, node } => self.send_nomination(pod, node),
                 Action::Observe(_)
                 | Action::TellAllocation(_)
                 | Action::TellPolicy(_)
@@ -624,46 +525,6 @@ impl Sim {
         process.binds.insert(id, (binding, attempt));
         let pause = self.delays.up_to(20 * MS);
         self.after(pause, Event::Send(who, id));
-        Ok(())
-    }
-
-    fn report(&mut self, who: Who, report: PodReport) -> Step {
-        match report {
-            PodReport::Scheduled { pod, node } => {
-                let truth = self.cluster.store.get(&pod.namespace, &pod.name);
-                if let Some(truth) = truth.filter(|truth| truth.uid == pod.uid)
-                    && truth.node_name.as_ref() != Some(&node)
-                {
-                    return Err(format!(
-                        "{} is reported on {node}, but is on {:?}",
-                        pod.uid, truth.node_name
-                    ));
-                }
-            }
-            PodReport::Preempted { .. } => {}
-            PodReport::Failed { pod, reason, message, .. } => {
-                self.note(|| format!("p{} reports {}: {message}", who.0, pod.uid));
-                if !self.processes[who.0].scheduler.leading() {
-                    return Err(format!("p{} reports {} but does not lead", who.0, pod.uid));
-                }
-                self.tally.count(match reason {
-                    "Unschedulable" => "reported parked",
-                    _ if message.contains("in a row conflicted") => "conflicts to backoff",
-                    _ if message.contains("rejected") => "reported rejected",
-                    _ => "reported refused",
-                });
-                if self.faults && self.fates.percent(5) {
-                    self.tally.count("condition lost");
-                    let lost = LostCondition { uid: pod.uid, reason, message };
-                    self.after(30 * S, Event::ConditionLost(who, lost));
-                } else if let Some(truth) = self.cluster.store.get(&pod.namespace, &pod.name)
-                    && truth.uid == pod.uid
-                {
-                    let condition = ScheduledCondition { status: false, reason: reason.into(), message };
-                    self.cluster.update_pod(&truth, |pod| pod.scheduled = Some(condition));
-                }
-            }
-        }
         Ok(())
     }
 }

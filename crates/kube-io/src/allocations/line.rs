@@ -27,7 +27,7 @@ impl Line {
     /// Queues a status. A newer status keeps the position of the older one. If the queue is full, drops the oldest.
     pub fn push(&mut self, status: GangStatus) {
         self.waiting.put(status.uid.clone(), status);
-        if self.waiting.len() > self.max && self.waiting.drop_oldest().is_some() {
+        if self.waiting.len() > self.max && self.waiting.drop_oldest() {
             self.dropped += 1;
         }
     }

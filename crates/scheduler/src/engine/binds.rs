@@ -3,7 +3,6 @@
 use super::{Engine, Operation};
 use crate::placement::{BindOutcome, Binding, ClaimOrder};
 use crate::scheduler::Eviction;
-use berth_model::LostCondition;
 
 impl Engine {
     /// Settles a bind: confirms the charge of the pod, or releases it and requeues the pod. To be called exactly once for each bind.
@@ -22,12 +21,6 @@ impl Engine {
     /// nominated pods and their gangs.
     pub fn eviction_finished(&self, eviction: &Eviction, ended: Result<(), String>) {
         self.with(Operation::Bind, |scheduler, now| scheduler.eviction_finished(eviction, ended, now));
-    }
-
-    /// Reports these conditions again, unless their pods have others by now: the API server has not got them. Bounded by their
-    /// number.
-    pub fn conditions_lost(&self, lost: &[LostCondition]) {
-        self.with(Operation::Bind, |scheduler, _| scheduler.conditions_lost(lost));
     }
 
     /// Returns the number of binds that are charged and whose outcome is unknown: own binds, and those of other clients that the guard

@@ -83,6 +83,8 @@ pub struct Stats {
     pub bad_nodes: u64,
     /// Commits that overcommitted a node. Not 0 only if berth has a bug.
     pub violations: u64,
+    /// Conditions and nominations that were written again, because the API server did not have them.
+    pub repeated: u64,
     /// Differences found and repaired by the self-check.
     pub healed: u64,
     /// Pods that tried to preempt.

@@ -463,6 +463,8 @@ impl Scheduler {
         }
         self.gangs.changed(&membership.name);
         self.gangs.concede(uid, &membership.losers);
+        let quota = self.cluster.waiting.get(uid).and_then(|waiting| waiting.holding.quota.clone());
+        self.offer_quota_again(quota.as_ref());
     }
 
     // Time.

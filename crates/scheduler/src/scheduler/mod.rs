@@ -22,6 +22,7 @@ mod policies;
 mod precedence;
 mod preemption;
 mod quotas;
+mod read_back;
 mod share;
 mod stale;
 mod verdict;
@@ -59,7 +60,7 @@ use crate::objects::{Budgets, ObjectStores};
 use crate::policy::Policies;
 use crate::queue::{Backoff, Parked};
 use advice::Advised;
-use berth_model::{LostCondition, PodReport};
+use berth_model::PodReport;
 use charge_walks::ChargeWalks;
 use claims::Claims;
 use cluster::Cluster;
@@ -68,10 +69,13 @@ use gangs::Gangs;
 use precedence::Yielding;
 use preemption::Preemption;
 use quotas::Quotas;
+use read_back::{Missing, ReadBack};
 use stale::Stale;
 use waiting::{State, Waiting};
 use waiting_pods::WaitingPods;
 
+/// Reason of the condition of a pod that fits on no node.
+const UNSCHEDULABLE: &str = "Unschedulable";
 /// Number of parked classes that one tick looks at for due reports.
 const GROUPS_MAX: usize = 1024;
 /// Number of waiting pods that a new leader reviews at once.
@@ -111,6 +115,7 @@ pub struct Scheduler {
     looked_at: Option<ClassId>,
     /// The parked class to whose pods was reported last.
     reported_last: Option<ClassId>,
+    read_back: ReadBack,
     claims: Claims,
     /// `loosened` revision for which agents were last woken.
     woken_for: Revision,
@@ -147,6 +152,7 @@ impl Scheduler {
             unreviewed: None,
             looked_at: None,
             reported_last: None,
+            read_back: ReadBack::default(),
             claims: Claims::default(),
             woken_for: 0,
             turns: vec![Turn::default(); agents],
@@ -184,6 +190,12 @@ impl Scheduler {
 
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Returns the number of units of work since the start: visited pods, rows, charges and classes.
+    pub fn visits(&self) -> u64 {
+        let Cluster { ledger, waiting, .. } = &self.cluster;
+        ledger.visits() + waiting.visits() + self.parked.visits() + self.preemption.visits()
     }
 
     /// Returns the pending actions, in the order of the decisions.
@@ -295,6 +307,7 @@ impl Scheduler {
         self.report_quotas(now);
         self.begin_due_reports(now);
         self.carry_on_reports();
+        self.read_back(now);
     }
 
     /// Begins reports to the pods of parked classes whose message has changed for long enough, or that have waited long
@@ -419,6 +432,8 @@ impl Scheduler {
         waiting.state = State::Parked;
         let class = waiting.class.id;
         self.parked.join(class, waiting.place(), uid);
+        let quota = waiting.holding.quota.clone().filter(|_| waiting.admitted);
+        self.offer_quota_again(quota.as_ref());
         let loosened = self.inventory().loosened();
         let Some(group) = self.parked.get_mut(class) else {
             return;
@@ -479,7 +494,7 @@ impl Scheduler {
             true => group.diagnosis.message_of(&group.class, waiting.policy, None).into(),
             false => group.message(waiting.policy),
         };
-        self.report(uid, "Unschedulable", message, event);
+        self.report(uid, UNSCHEDULABLE, message, event);
     }
 
     fn report(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
@@ -493,21 +508,10 @@ impl Scheduler {
         if !self.cluster.leading || waiting.reported.as_ref() == Some(&message) {
             return;
         }
-        waiting.reported = Some(message.clone());
+        (waiting.reported, waiting.reason) = (Some(message.clone()), reason);
+        waiting.missing.condition = false;
         let (pod, generation) = (waiting.pod.clone(), waiting.generation);
         self.actions.push(Action::Report(PodReport::Failed { pod, reason, message, generation, event }));
-    }
-
-    /// Reports these conditions again, unless their pods have others by now: the API server has not got them.
-    pub fn conditions_lost(&mut self, lost: &[LostCondition]) {
-        for LostCondition { uid, reason, message } in lost {
-            if let Some(waiting) = self.cluster.waiting.get_mut(uid)
-                && waiting.reported.as_ref() == Some(message)
-            {
-                waiting.reported = None;
-                self.report(uid, reason, message.clone(), false);
-            }
-        }
     }
 
     /// Removes a waiting pod from its queue; it stays in `waiting`.
@@ -516,6 +520,7 @@ impl Scheduler {
             return;
         };
         let (class, place) = (waiting.class.id, waiting.place());
+        let quota = waiting.holding.quota.clone().filter(|_| waiting.admitted);
         match std::mem::replace(&mut waiting.state, State::Gated) {
             State::Queued(ticket) => {
                 self.dispatcher.withdraw(ticket);
@@ -538,6 +543,7 @@ impl Scheduler {
             State::OverQuota => self.leave_line(uid),
             State::Gated | State::Refused(_) | State::Binding | State::Elsewhere | State::Held => {}
         }
+        self.offer_quota_again(quota.as_ref());
     }
 
     /// Ends the probe of a parked class. If `uid` was its probe, the class is checked again.

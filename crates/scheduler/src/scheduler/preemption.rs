@@ -67,6 +67,16 @@ impl Preemption {
         self.nominations.node_of(uid)
     }
 
+    /// Returns the node that its status is to name: room that is kept for an aged pod is not written.
+    pub(super) fn written_node(&self, uid: &str) -> Option<&Arc<str>> {
+        self.node_of(uid).filter(|_| !self.aged.keeps_for(uid))
+    }
+
+    /// Returns the number of pods and rows that searches for aged pods have visited.
+    pub(super) fn visits(&self) -> u64 {
+        self.aged.examined()
+    }
+
     /// Returns whether its eviction was requested and it is still there.
     pub(super) fn is_evicting(&self, uid: &str) -> bool {
         self.nominations.is_evicting(uid)
@@ -163,7 +173,7 @@ impl Preemption {
 
     /// Tries preemption for all parked classes and gangs at the next check.
     pub(super) fn hunt_for_all(&mut self) {
-        self.hunts.start_all();
+        self.hunts.walk_all();
     }
 
     /// Retries gangs and classes whose preemption failed, if something changed.

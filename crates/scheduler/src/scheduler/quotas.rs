@@ -269,6 +269,15 @@ impl Scheduler {
         true
     }
 
+    /// Offers the room that a pod of this quota was admitted to, and does not take now, to those that wait for it.
+    pub(super) fn offer_quota_again(&mut self, quota: Option<&Arc<str>>) {
+        if let Some(quota) = quota.filter(|quota| self.quotas.lines.waiting(quota) > 0)
+            && self.quotas.line_changed(quota)
+        {
+            self.actions.push(Action::WakeAgent(0));
+        }
+    }
+
     /// Moves the pod from any queue to that of its quota.
     pub(super) fn wait_for_quota(&mut self, uid: &Arc<str>) {
         self.withdraw(uid);

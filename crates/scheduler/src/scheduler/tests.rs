@@ -12,6 +12,7 @@ mod policies;
 mod precedence;
 mod preemption;
 mod quotas;
+mod read_back;
 mod slices;
 
 use super::*;
@@ -454,6 +455,10 @@ fn a_changed_diagnosis_updates_the_condition_after_a_minute_without_an_event() {
     let mut bench = Bench::new(1, &["n"]);
     bench.apply(pod("a", 5000));
     bench.work();
+    // The watch shows what was written.
+    let (reason, message) = (bench.told[0].1.into(), bench.told[0].2.as_str().into());
+    let scheduled = Some(berth_model::ScheduledCondition { status: false, reason, message });
+    bench.apply(Pod { scheduled, ..pod("a", 5000) });
     bench.tick(10 * S);
     bench.scheduler.apply_node(node("m", 1000));
     bench.work();

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cluster_events;
 use super::precedence::Precedent;
+use super::{Missing, UNSCHEDULABLE, cluster_events};
 use crate::class::Class;
 use crate::dispatch::Ticket;
 use crate::gang::Membership;
@@ -41,8 +41,12 @@ pub(super) struct Waiting {
     pub(super) yields_until: Option<Duration>,
     /// Consecutive errors.
     pub(super) failures: u32,
-    /// Message of its condition, as far as known.
+    /// Message of its condition: the last one reported, or the one that another process has written.
     pub(super) reported: Option<Arc<str>>,
+    /// Reason of the last report.
+    pub(super) reason: &'static str,
+    /// What the API server lacked when it was last compared.
+    pub(super) missing: Missing,
     /// Last event of its watch while its bind was in flight.
     pub(super) news: Option<Box<Pod>>,
     /// It has been admitted by its quota.
@@ -142,6 +146,8 @@ impl Waiting {
             yields_until: None,
             failures: 0,
             reported: told,
+            reason: UNSCHEDULABLE,
+            missing: Missing::default(),
             news: None,
             admitted: false,
             gang: None,

@@ -188,6 +188,9 @@ impl Scheduler {
         let name = &task.name;
         let why: Arc<str> = lacking_message(task, plan).into();
         self.gangs.set_state(name, GangState::Parked(seen));
+        for member in &task.wanted.members {
+            self.offer_quota_again(member.holding.quota.as_ref());
+        }
         if self.preemption.has_nominated_gang(name, &self.gangs) {
             match (task.awaits_victims, self.preemption.gang_awaits_victims(name, &self.gangs)) {
                 (_, true) => return,

@@ -400,6 +400,29 @@ fn a_pod_beyond_its_guarantee_cannot_reclaim_from_other_quotas() {
     assert_eq!(evicted(&bench), ["low"]);
 }
 
+/// The room of one pod is free, and the first ones in the line cannot use it.
+#[test]
+fn room_that_an_admitted_pod_cannot_use_is_offered_to_the_next() {
+    let mut bench = bench(1, &["n"], &[quota("a", None, Some(700))]);
+    bench.apply(on("n", of("a", "placed", 600)));
+    // As much as the quota has, but no node that is labelled so.
+    for uid in ["nowhere-1", "nowhere-2"] {
+        let mut pod = of("a", uid, 300);
+        let spec = pod.spec.as_ref().unwrap();
+        let node_selector = [("zone", "none")].into_iter().collect();
+        pod.spec = Ok(Arc::new(PodSpec { node_selector, ..PodSpec::clone(spec) }));
+        bench.apply(pod);
+    }
+    bench.apply(of("a", "gone", 300));
+    bench.apply(of("a", "next", 300));
+    bench.work();
+    assert_eq!(bench.in_state("over quota"), 4);
+    apply(&mut bench, quota("a", None, Some(900)));
+    delete(&mut bench, "gone");
+    bench.work();
+    assert_eq!((bench.bound(), bench.in_state("parked"), bench.in_state("over quota")), (vec!["next"], 2, 0));
+}
+
 #[test]
 fn what_reclaim_says_holds() {
     for (reclaim, priority, victims) in [
