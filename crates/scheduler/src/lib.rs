@@ -21,3 +21,4 @@ pub mod repack;
 pub mod rules;
 pub mod scheduler;
 pub mod testing;
+pub mod visits;

@@ -20,6 +20,7 @@ mod reports;
 mod requests;
 mod sim;
 mod watches;
+mod work;
 
 use std::fmt::Write;
 use std::sync::Mutex;

@@ -31,6 +31,9 @@ pub enum Operation {
     Snapshot,
 }
 
+/// Most units of work of one operation that is done in slices.
+const VISITS_MAX: u64 = 4096;
+
 impl Operation {
     pub const ALL: [Operation; 19] = [
         Operation::Task,
@@ -53,6 +56,34 @@ impl Operation {
         Operation::Advice,
         Operation::Snapshot,
     ];
+
+    /// Returns how many pods, rows, charges and parked classes one such operation visits at most, beside the rows that an
+    /// agent copies; `None`: it grows with the cluster.
+    pub fn visits_max(self) -> Option<u64> {
+        match self {
+            // All slices together: marked pods, namespaces, aged pods, due reports, read-back.
+            Operation::Task | Operation::Tick => Some(VISITS_MAX),
+            Operation::PodEvent
+            | Operation::NodeEvent
+            | Operation::Bind
+            | Operation::Review
+            | Operation::ExtenderBind
+            | Operation::Resize
+            | Operation::IdleAgent => Some(VISITS_MAX / 8),
+            // A quota or an allocation may concern all pods.
+            Operation::ObjectEvent => None,
+            // Ends of lists, and what happens once in minutes or on request.
+            Operation::PodList
+            | Operation::NodeList
+            | Operation::ObjectList
+            | Operation::Hints
+            | Operation::Leadership
+            | Operation::SelfCheck
+            | Operation::Evaluation
+            | Operation::Advice
+            | Operation::Snapshot => None,
+        }
+    }
 
     /// Returns the value of the metric's label.
     pub fn name(self) -> &'static str {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{Inventory, NodeId, Reservation, Revision, Row};
 use crate::live_selectors::LiveSelectors;
 use crate::quota::Accounts;
+use crate::visits::Visits;
 use berth_model::{
     ClaimName, Holding, Node, NodeStorage, Peer, PodAffinity, PodRef, PodSelector, StaticVolume, Usage,
 };
@@ -81,6 +82,7 @@ pub struct Ledger {
     selectors: LiveSelectors,
     /// Pods that came to a node or changed there since the last read.
     arrived: Vec<Arc<Peer>>,
+    visits: Visits,
 }
 
 impl Ledger {
@@ -141,12 +143,17 @@ impl Ledger {
 
     /// Returns the uids of all charged pods, in no particular order.
     pub fn charged(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.charges.keys()
+        self.charges().map(|(uid, _)| uid)
     }
 
     /// Returns all charges by uid, in no particular order.
     pub fn charges(&self) -> impl Iterator<Item = (&Arc<str>, &Charge)> {
-        self.charges.iter()
+        self.charges.iter().inspect(|_| self.visits.add_one())
+    }
+
+    /// Returns the number of charges, reservations and rows that walks have visited.
+    pub fn visits(&self) -> u64 {
+        self.visits.count() + self.inventory.visits()
     }
 
     /// Returns the selectors in the affinity terms of all charged and expected pods.
@@ -251,17 +258,22 @@ impl Ledger {
 
     /// Returns the uids of the pods with a reservation, in no particular order.
     pub fn reserved(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.reservations.keys()
+        self.reservations.keys().inspect(|_| self.visits.add_one())
     }
 
     /// Returns the next charged pods of a namespace after this uid, at most so many. By uid.
     pub fn charged_in(&self, namespace: &str, after: Option<&Arc<str>>, most: usize) -> Vec<Arc<str>> {
-        next_of(self.by_namespace.get(namespace), after, most)
+        self.visited(next_of(self.by_namespace.get(namespace), after, most))
     }
 
     /// Returns the next charged pods that use this claim after this uid, at most so many. By uid.
     pub fn charged_using(&self, claim: &ClaimName, after: Option<&Arc<str>>, most: usize) -> Vec<Arc<str>> {
-        next_of(self.users.get(claim), after, most)
+        self.visited(next_of(self.users.get(claim), after, most))
+    }
+
+    fn visited(&self, pods: Vec<Arc<str>>) -> Vec<Arc<str>> {
+        pods.iter().for_each(|_| self.visits.add_one());
+        pods
     }
 
     /// Returns the first namespace with charged pods after this one, or of all.
@@ -328,6 +340,7 @@ impl Ledger {
     /// Returns the pods a watch has seen on a node, by uid.
     pub fn occupants(&self, node: NodeId) -> Vec<Occupant> {
         let uids = self.by_node.get(node.index()).into_iter().flatten();
+        let uids = uids.inspect(|_| self.visits.add_one());
         let mut pods: Vec<_> = uids.filter_map(|uid| self.occupant(uid)).collect();
         pods.sort_by(|a, b| a.pod.uid.cmp(&b.pod.uid));
         pods

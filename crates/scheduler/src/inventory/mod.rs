@@ -20,6 +20,7 @@ pub use shares::QuotaShares;
 use storage::Storage;
 pub use tiers::{Held, Tier, Tiers};
 
+use crate::visits::Visits;
 use berth_model::{Holding, Node, NodeStorage, StaticVolume};
 
 /// Number that grows with every change of any row; 0 is before every change.
@@ -49,6 +50,7 @@ pub struct Inventory {
     named: u64,
     nodes: usize,
     storage: Storage,
+    visits: Visits,
 }
 
 impl Inventory {
@@ -92,17 +94,23 @@ impl Inventory {
 
     /// Returns the names of all existing nodes, by id.
     pub fn node_names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.rows.iter().zip(&self.names).filter(|(row, _)| row.node.is_some()).map(|(_, name)| name)
+        let rows = self.rows.iter().inspect(|_| self.visits.add_one());
+        rows.zip(&self.names).filter(|(row, _)| row.node.is_some()).map(|(_, name)| name)
     }
 
     /// Returns all rows, including those of deleted nodes.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter()
+        self.rows.iter().inspect(|_| self.visits.add_one())
+    }
+
+    /// Returns the number of rows that walks have visited.
+    pub fn visits(&self) -> u64 {
+        self.visits.count()
     }
 
     /// Returns all existing nodes, by id.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
-        self.rows.iter().filter_map(|row| row.node.as_ref())
+        self.rows().filter_map(|row| row.node.as_ref())
     }
 
     /// Returns the number of existing nodes.
@@ -140,7 +148,7 @@ impl Inventory {
     /// Returns all names that have an id, by id.
     pub fn names(&self) -> impl Iterator<Item = (NodeId, &Arc<str>)> {
         let ids = (0..).map(NodeId);
-        ids.zip(&self.names).zip(&self.rows).filter(|(_, row)| !row.is_vacant()).map(|(named, _)| named)
+        ids.zip(&self.names).zip(self.rows()).filter(|(_, row)| !row.is_vacant()).map(|(named, _)| named)
     }
 
     /// Returns the revision of the latest change.

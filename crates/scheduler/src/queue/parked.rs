@@ -15,6 +15,7 @@ use super::AGED_TURN;
 use crate::class::{Class, ClassId};
 use crate::inventory::Revision;
 use crate::rules::{Diagnosis, Unhelped};
+use crate::visits::Visits;
 use berth_model::{Identity, PreemptionPolicy};
 
 /// A pod's position in its class: by priority, then arrival.
@@ -133,6 +134,7 @@ pub struct Parked {
     arrived: Revision,
     /// Groups with reports in progress.
     reporting: BTreeSet<ClassId>,
+    visits: Visits,
 }
 
 impl Parked {
@@ -149,13 +151,19 @@ impl Parked {
     }
 
     pub fn groups(&self) -> impl Iterator<Item = &ParkedGroup> {
-        self.groups.values()
+        self.groups.values().inspect(|_| self.visits.add_one())
+    }
+
+    /// Returns the number of classes that walks have visited.
+    pub fn visits(&self) -> u64 {
+        self.visits.count()
     }
 
     /// Returns the groups of the classes after this one, in the order of their ids.
     pub fn groups_after(&self, after: Option<ClassId>) -> impl Iterator<Item = &ParkedGroup> {
         let after = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.groups.range((after, Bound::Unbounded)).map(|(_, group)| group)
+        let groups = self.groups.range((after, Bound::Unbounded));
+        groups.inspect(|_| self.visits.add_one()).map(|(_, group)| group)
     }
 
     /// Begins reports to all pods of the group, or to those without any report.
@@ -337,6 +345,7 @@ impl Parked {
         self.arrived = revision;
         let mut agents = BTreeSet::new();
         for class in &self.listeners {
+            self.visits.add_one();
             let Some(group) = self.groups.get_mut(class).filter(|group| group.class.waits_for(pod)) else {
                 continue;
             };
@@ -360,6 +369,7 @@ impl Parked {
             return None;
         }
         let is_due = |group: &&ParkedGroup| {
+            self.visits.add_one();
             group.agent == agent
                 && group.checked < loosened.max(group.arrived)
                 && group.probe.is_none()

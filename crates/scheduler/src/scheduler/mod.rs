@@ -188,6 +188,12 @@ impl Scheduler {
         &self.stats
     }
 
+    /// Returns the number of units of work since the start: visited pods, rows, charges and classes.
+    pub fn visits(&self) -> u64 {
+        let Cluster { ledger, waiting, .. } = &self.cluster;
+        ledger.visits() + waiting.visits() + self.parked.visits() + self.preemption.visits()
+    }
+
     /// Returns the pending actions, in the order of the decisions.
     pub fn take_actions(&mut self) -> Vec<Action> {
         self.notice_arrivals();

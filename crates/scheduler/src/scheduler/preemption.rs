@@ -72,6 +72,11 @@ impl Preemption {
         self.node_of(uid).filter(|_| !self.aged.keeps_for(uid))
     }
 
+    /// Returns the number of pods and rows that searches for aged pods have visited.
+    pub(super) fn visits(&self) -> u64 {
+        self.aged.examined()
+    }
+
     /// Returns whether its eviction was requested and it is still there.
     pub(super) fn is_evicting(&self, uid: &str) -> bool {
         self.nominations.is_evicting(uid)

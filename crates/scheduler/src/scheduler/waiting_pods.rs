@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::Waiting;
+use crate::visits::Visits;
 use berth_model::Pod;
 
 /// All waiting pods by uid. Never iterated where order could matter.
@@ -16,6 +17,7 @@ pub(super) struct WaitingPods {
     by_namespace: HashMap<Arc<str>, BTreeMap<u64, Arc<str>>>,
     /// Pods whose status has a nominated node, in the order of their arrival.
     nominated: BTreeMap<u64, Arc<str>>,
+    visits: Visits,
 }
 
 impl Deref for WaitingPods {
@@ -70,12 +72,31 @@ impl WaitingPods {
             Some(namespace) => self.by_namespace.get(namespace),
             None => Some(&self.by_arrival),
         };
-        pods.into_iter().flat_map(move |pods| pods.range(from..)).filter_map(|(_, uid)| self.by_uid.get(uid))
+        let pods = pods.into_iter().flat_map(move |pods| pods.range(from..));
+        pods.inspect(|_| self.visits.add_one()).filter_map(|(_, uid)| self.by_uid.get(uid))
+    }
+
+    /// Returns all pods by uid, in no particular order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Waiting)> {
+        self.by_uid.iter().inspect(|_| self.visits.add_one())
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.iter().map(|(uid, _)| uid)
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &Waiting> {
+        self.iter().map(|(_, pod)| pod)
+    }
+
+    /// Returns the number of pods that walks have visited.
+    pub(super) fn visits(&self) -> u64 {
+        self.visits.count()
     }
 
     /// Returns the pods whose status has a nominated node, in the order of their arrival.
     pub(super) fn nominated(&self) -> Vec<Arc<str>> {
-        self.nominated.values().cloned().collect()
+        self.nominated.values().inspect(|_| self.visits.add_one()).cloned().collect()
     }
 
     /// Returns the number of the pod that arrived last.

@@ -73,6 +73,11 @@ impl Aged {
         self.kept.len()
     }
 
+    /// Continues the count of a former search.
+    pub(super) fn count_on_from(&mut self, former: &Aged) {
+        self.examined = former.examined;
+    }
+
     /// Returns whether the pod has a reservation due to aging.
     pub(super) fn keeps_for(&self, uid: &str) -> bool {
         self.kept.contains_key(uid)

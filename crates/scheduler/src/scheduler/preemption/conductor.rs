@@ -54,7 +54,8 @@ impl Scheduler {
     pub(in crate::scheduler) fn end_preemption(&mut self) {
         let uids: Vec<_> = self.nominated_pods().map(|(uid, _)| uid.clone()).collect();
         uids.iter().for_each(|uid| self.end_nomination(uid, false));
-        let Preemption { nominations, .. } = std::mem::take(&mut self.preemption);
+        let Preemption { nominations, aged, .. } = std::mem::take(&mut self.preemption);
+        self.preemption.aged.count_on_from(&aged);
         nominations.evicting().for_each(|uid| self.gangs.stays(uid, &self.cluster.ledger));
     }
 

@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::class::{Class, ClassId};
 use crate::inventory::{Ledger, NodeId, Revision};
 use crate::objects::Budgets;
 use crate::preempt::{Fruitless, Site, Survey, Victims};
-use crate::queue::{Parked, Place};
+use crate::queue::{Parked, ParkedGroup, Place};
 use crate::quota::Rights;
 use crate::rules::Unhelped;
 use crate::scheduler::{Action, Cluster, State, Waiting};
@@ -26,6 +27,8 @@ use berth_model::PreemptionPolicy;
 /// Initial interval before a class whose preemption failed is retried, if anything changed; doubled each time.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// Number of classes that one slice visits at most.
+const SLICE_MAX: usize = 512;
 
 /// One attempt of a pod to preempt on any of `sites`.
 #[derive(Debug)]
@@ -53,6 +56,11 @@ pub(super) struct Hunts {
     by_class: BTreeMap<ClassId, Hunt>,
     /// Hunts that an agent is to continue.
     wanted: BTreeSet<Want>,
+    /// Number of walks over the parked classes to make, and the class that was visited last.
+    walks: u8,
+    walked: Option<ClassId>,
+    /// The class after which the search for hunts to retry goes on.
+    looked_at: Option<ClassId>,
     /// Lowest priority of any pod with a node, at the last check.
     lowest: Option<i32>,
 }
@@ -402,19 +410,24 @@ impl Hunts {
         actions: &mut Vec<Action>,
     ) {
         if lower {
-            for uid in parked.groups().filter_map(|group| group.pods.values().next()) {
-                self.start(uid, cluster, parked, nominations, actions);
-            }
+            // A walk that has begun goes on: another one follows.
+            self.walks = (self.walks + 1).min(2);
         }
+        self.carry_on_walk(cluster, parked, nominations, actions);
         let revision = cluster.ledger.occupancy();
-        let gone = |class: &&ClassId| parked.get(**class).is_none();
-        let gone: Vec<_> = self.by_class.keys().filter(gone).copied().collect();
-        gone.into_iter().for_each(|class| self.forget(class));
         let over = |known: &Hopeless| known.until <= now && known.revision != revision;
-        let due = |hunt: &Hunt| hunt.hopeless.values().any(over);
-        let due: Vec<_> =
-            (self.by_class.iter()).filter(|(_, hunt)| due(hunt)).map(|(class, _)| *class).collect();
-        for class in due {
+        let after = self.looked_at.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let slice = self.by_class.range((after, Bound::Unbounded)).take(SLICE_MAX);
+        let slice: Vec<_> = slice.map(|(class, hunt)| (*class, hunt.hopeless.values().any(over))).collect();
+        self.looked_at = slice.last().filter(|_| slice.len() == SLICE_MAX).map(|(class, _)| *class);
+        for (class, is_due) in slice {
+            if parked.get(class).is_none() {
+                self.forget(class);
+                continue;
+            }
+            if !is_due {
+                continue;
+            }
             let first = parked.get(class).and_then(|group| group.pods.values().next());
             if let Some(hunt) = self.by_class.get_mut(&class) {
                 hunt.hopeless.retain(|_, known| !over(known));
@@ -425,6 +438,29 @@ impl Hunts {
             if first.is_some() {
                 self.go_on(class, parked, actions);
             }
+        }
+    }
+
+    /// Starts preemption for the first pods of the next parked classes, if pods of a new lowest priority came to nodes.
+    fn carry_on_walk(
+        &mut self,
+        cluster: &Cluster,
+        parked: &Parked,
+        nominations: &Nominations,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.walks == 0 {
+            return;
+        }
+        let groups = parked.groups_after(self.walked).take(SLICE_MAX);
+        let first = |group: &ParkedGroup| (group.class.id, group.pods.values().next().cloned());
+        let slice: Vec<_> = groups.map(first).collect();
+        self.walked = slice.last().filter(|_| slice.len() == SLICE_MAX).map(|(class, _)| *class);
+        if self.walked.is_none() {
+            self.walks -= 1;
+        }
+        for uid in slice.into_iter().filter_map(|(_, uid)| uid) {
+            self.start(&uid, cluster, parked, nominations, actions);
         }
     }
 
