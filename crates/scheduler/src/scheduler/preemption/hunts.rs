@@ -452,7 +452,7 @@ impl Hunts {
         if lower {
             self.walk_all();
         }
-        self.start_all(cluster, parked, nominations, actions);
+        self.carry_on_walk(cluster, parked, nominations, actions);
         let revision = cluster.ledger.occupancy();
         let over = |known: &Hopeless| known.until <= now && known.revision != revision;
         let after = self.looked_at.take().map_or(Bound::Unbounded, Bound::Excluded);
@@ -481,7 +481,7 @@ impl Hunts {
     }
 
     /// Starts preemption for the first pods of the next parked classes, if pods of a new lowest priority came to nodes.
-    fn start_all(
+    fn carry_on_walk(
         &mut self,
         cluster: &Cluster,
         parked: &Parked,
