@@ -31,7 +31,8 @@ use crate::support::{busy_turn, wait_for};
 
 const CLUSTERS: u64 = 2_000;
 const SEED: u64 = 1;
-const FEATURES: Features = Features { domains: true, owners: true, volumes: true, preemption: false };
+const FEATURES: Features =
+    Features { domains: true, owners: true, volumes: true, sizes: true, nominated: true, preemption: false };
 
 /// Answers that must have been compared often for the test to be meaningful.
 const MUST_BE_SEEN: &[&str] = &[
@@ -47,6 +48,7 @@ const MUST_BE_SEEN: &[&str] = &[
     "Insufficient memory",
     "Insufficient ephemeral-storage",
     "Insufficient example.com/gpu",
+    "Insufficient hugepages-2Mi",
     "node(s) didn't match pod topology spread constraints",
     "node(s) didn't match pod topology spread constraints (missing required label)",
     "node(s) didn't match pod affinity rules",

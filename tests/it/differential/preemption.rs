@@ -14,7 +14,7 @@ use super::scenario::{Pods, Question, Step};
 use super::subject::{Preempts as Berth, Says};
 
 const CLUSTERS: u64 = 400;
-const FEATURES: Features = Features { domains: true, owners: true, volumes: true, preemption: true };
+const FEATURES: Features = Features { preemption: true, ..super::FEATURES };
 
 /// Answers that must have been compared often for the test to be meaningful.
 const MUST_BE_SEEN: &[&str] = &[

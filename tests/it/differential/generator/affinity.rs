@@ -78,7 +78,8 @@ impl Generator {
             term["namespaces"] = json!(self.some(&NAMESPACES, 40));
         }
         match self.dice.below(10) {
-            0 | 1 => term["namespaceSelector"] = json!({}),
+            // Of these only an empty one reaches nominated pods.
+            0 | 1 if self.theme.nominated == 0 => term["namespaceSelector"] = json!({}),
             2 => term["namespaceSelector"] = json!({"matchLabels": {"team": self.one(&["red", "blue"])}}),
             3 => {
                 // A requirement that some labels exist keeps the selector from matching nothing: kube-scheduler 1.36

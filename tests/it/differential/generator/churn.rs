@@ -8,7 +8,7 @@ use crate::differential::scenario::Step;
 impl Generator {
     /// Adds one event. If an object changes twice in a step, only its last state is sent.
     pub(super) fn churn(&mut self, step: &mut Step) {
-        match self.dice.below(22) {
+        match self.dice.below(23) {
             0 => self.add_node(step),
             1 => self.remove_node(step),
             2 | 3 => self.change_node(step, |it, name, node| {
@@ -32,7 +32,8 @@ impl Generator {
             17 => self.change_pod(step, |it, pod| {
                 pod["status"]["phase"] = json!(it.one(&["Succeeded", "Failed"]));
             }),
-            18 => {
+            18 if self.theme.resizes > 0 => self.change_pod(step, Self::resize),
+            19 => {
                 let name = self.one(&NAMESPACES[..3]);
                 forget(step, "namespaces", name);
                 self.relabel_namespace(name, step);

@@ -6,6 +6,7 @@ mod churn;
 mod nodes;
 mod pods;
 mod preemption;
+mod sizes;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +30,11 @@ pub struct Features {
     pub owners: bool,
     /// Claims, persistent volumes and related objects.
     pub volumes: bool,
-    /// Pods of different priorities on full nodes, disruption budgets, nominated pods; also asks for preemption
-    /// victims.
+    /// Init containers and sidecars, overhead, pod-level resources, and resizes in place.
+    pub sizes: bool,
+    /// Pods of another scheduler that are nominated for a node.
+    pub nominated: bool,
+    /// Pods of different priorities on full nodes, and disruption budgets; also asks for preemption victims.
     pub preemption: bool,
 }
 
@@ -47,9 +51,13 @@ struct Theme {
     pod_affinity: u64,
     /// Nodes that lack one of the topology labels.
     unlabelled: u64,
+    init_containers: u64,
+    overhead: u64,
+    pod_level: u64,
+    resizes: u64,
+    nominated: u64,
     preemption: bool,
     budgets: u64,
-    nominated: u64,
 }
 
 pub struct Generator {
@@ -58,6 +66,8 @@ pub struct Generator {
     /// The state of the cluster after the steps so far.
     nodes: BTreeMap<String, Value>,
     pods: BTreeMap<String, Value>,
+    /// Nominated pods, by key.
+    nominated: BTreeSet<String>,
     namespaces: BTreeMap<String, Value>,
     /// Services and other owners for the default spreading, by resource and key.
     owners: BTreeSet<(&'static str, String)>,
@@ -92,15 +102,20 @@ impl Generator {
             volumes: dial(features.volumes, 80),
             pod_affinity: dial(features.domains, 80),
             unlabelled: dial(true, 30),
+            init_containers: dial(features.sizes, 80),
+            overhead: dial(features.sizes, 60),
+            pod_level: dial(features.sizes, 60),
+            resizes: dial(features.sizes, 80),
+            nominated: dial(features.nominated, 60),
             preemption: features.preemption,
             budgets: dial(features.preemption, 100),
-            nominated: dial(features.preemption, 60),
         };
         Generator {
             dice,
             theme,
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
+            nominated: BTreeSet::new(),
             namespaces: BTreeMap::new(),
             owners: BTreeSet::new(),
             storage: BTreeSet::new(),
@@ -133,7 +148,8 @@ impl Generator {
         for _ in 0..nodes * crowd {
             self.add_bound_pod(&mut step);
         }
-        self.rank(&mut step);
+        self.change_budgets(&mut step);
+        self.change_nominations(&mut step);
         self.ask(&mut step);
         step
     }
@@ -147,7 +163,8 @@ impl Generator {
             let (template, at) = (self.template(), self.dice.below(self.templates.len() as u64));
             self.templates[at as usize] = template;
         }
-        self.rank(&mut step);
+        self.change_budgets(&mut step);
+        self.change_nominations(&mut step);
         self.ask(&mut step);
         step
     }
@@ -155,7 +172,10 @@ impl Generator {
     fn ask(&mut self, step: &mut Step) {
         for template in self.templates.clone() {
             if self.dice.percent(60) {
-                let pod = self.pod_of(&template);
+                let mut pod = self.pod_of(&template);
+                if self.theme.nominated > 0 {
+                    pod["spec"]["priority"] = json!(self.one(preemption::PREEMPTORS));
+                }
                 step.ask.push(match self.theme.preemption {
                     true => Question { pod: self.preemptor(pod), scores: false, preempt: true },
                     false => Question { pod, scores: self.dice.percent(50), preempt: false },

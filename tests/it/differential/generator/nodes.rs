@@ -22,6 +22,7 @@ pub const LABELS: [(&str, &[&str]); 7] = [
 pub const TAINT_KEYS: &[&str] = &["dedicated", "node.kubernetes.io/not-ready", "example.com/drain"];
 pub const TAINT_VALUES: &[&str] = &["", "a", "b"];
 pub const GPU: &str = "example.com/gpu";
+pub const HUGE_PAGES: &str = "hugepages-2Mi";
 
 /// Removed nodes return under their old names.
 const NAMES: u64 = 60;
@@ -81,6 +82,9 @@ impl Generator {
             "ephemeral-storage": self.one(&["0", "10Gi", "100Gi"]),
             "pods": self.one(&["3", "10", "20", "110"]),
         });
+        if self.dice.percent(30) {
+            allocatable[HUGE_PAGES] = json!(self.one(&["4Mi", "64Mi", "1Gi"]));
+        }
         if self.dice.percent(40) {
             allocatable[GPU] = json!(self.one(&["0", "1", "4"]));
         }

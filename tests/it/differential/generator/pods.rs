@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Generator;
-use super::nodes::{GPU, LABELS, TAINT_KEYS, TAINT_VALUES};
+use super::nodes::{LABELS, TAINT_KEYS, TAINT_VALUES};
 use super::{NAMESPACES, key_of};
 use crate::differential::scenario::Step;
 
@@ -21,9 +21,10 @@ impl Generator {
     pub(super) fn template(&mut self) -> Value {
         let namespace = if self.dice.percent(5) { NAMESPACES[3] } else { self.one(&NAMESPACES[..3]) };
         let labels = self.pod_labels();
+        let big = self.dice.percent(self.theme.big);
         let mut pod = json!({
             "metadata": {"namespace": namespace, "labels": labels},
-            "spec": {"schedulerName": "berth", "containers": self.any_containers()},
+            "spec": {"schedulerName": "berth", "containers": self.containers(big)},
             "status": {"phase": "Pending"},
         });
         if self.dice.percent(self.theme.owners) {
@@ -33,6 +34,7 @@ impl Generator {
             pod["metadata"]["ownerReferences"] = json!([{"apiVersion": version, "kind": kind, "name": name, "uid": name, "controller": controls}]);
         }
         let spec = &mut pod["spec"];
+        self.add_sizes(spec);
         self.tolerations(spec);
         self.select_nodes(spec);
         self.select_pods(&labels, spec);
@@ -69,6 +71,9 @@ impl Generator {
         if self.dice.percent(3) {
             pod["status"]["phase"] = json!("Succeeded");
         }
+        if self.dice.percent(self.theme.resizes) {
+            self.resize(&mut pod);
+        }
         self.drop_taken_ports(&mut pod);
         self.put_pod(pod, step);
     }
@@ -77,15 +82,17 @@ impl Generator {
     /// considers the other's port free. Such a state cannot be compared.
     fn drop_taken_ports(&self, pod: &mut Value) {
         let node = &pod["spec"]["nodeName"];
-        let taken: Vec<_> = self
-            .pods
-            .values()
-            .filter(|other| other["spec"]["nodeName"] == *node)
-            .filter_map(|other| host_port(&other["spec"]["containers"][0]))
-            .collect();
-        let container = &mut pod["spec"]["containers"][0];
-        if host_port(container).is_some_and(|port| taken.contains(&port)) {
-            container["ports"] = json!([]);
+        let others = self.pods.values().filter(|other| other["spec"]["nodeName"] == *node);
+        let taken: Vec<_> = others.flat_map(|other| containers_of(other).filter_map(host_port)).collect();
+        let lists = ["containers", "initContainers"];
+        let spec = &mut pod["spec"];
+        for list in lists {
+            let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+            for container in containers.into_iter().flatten() {
+                if host_port(container).is_some_and(|port| taken.contains(&port)) {
+                    container["ports"] = json!([]);
+                }
+            }
         }
     }
 
@@ -102,38 +109,6 @@ impl Generator {
             }
         }
         labels
-    }
-
-    fn any_containers(&mut self) -> Value {
-        let big = self.dice.percent(self.theme.big);
-        self.containers(big)
-    }
-
-    pub(super) fn containers(&mut self, big: bool) -> Value {
-        let mut requests = json!({});
-        let sizes = if big { ["1", "2000m", "3"] } else { ["10m", "100m", "0"] };
-        if self.dice.percent(70) {
-            requests["cpu"] = json!(self.one(&sizes));
-        }
-        let sizes = if big { ["800Mi", "3Gi", "10G"] } else { ["1Mi", "64Mi", "0"] };
-        if self.dice.percent(70) {
-            requests["memory"] = json!(self.one(&sizes));
-        }
-        if self.dice.percent(10) {
-            requests["ephemeral-storage"] = json!(self.one(&["1Gi", "20Gi", "0"]));
-        }
-        if self.dice.percent(10) {
-            requests[GPU] = json!(self.one(&["1", "2", "0"]));
-        }
-        let mut container = json!({"name": "main", "image": "app:1", "resources": {"requests": requests}});
-        if self.dice.percent(self.theme.ports) {
-            let port = self.one(&[80, 443]);
-            let protocol = self.one(&["TCP", "TCP", "UDP"]);
-            let address = self.one(&["", "0.0.0.0", "10.0.0.1", "10.0.0.2"]);
-            container["ports"] =
-                json!([{"containerPort": port, "hostPort": port, "hostIP": address, "protocol": protocol}]);
-        }
-        json!([container])
     }
 
     fn tolerations(&mut self, spec: &mut Value) {
@@ -213,6 +188,12 @@ impl Generator {
             }
         }
     }
+}
+
+/// Returns all containers of a pod.
+fn containers_of(pod: &Value) -> impl Iterator<Item = &Value> {
+    let lists = ["containers", "initContainers"].map(|list| pod["spec"][list].as_array());
+    lists.into_iter().flatten().flatten()
 }
 
 /// Returns address, protocol and number of a container's host port.

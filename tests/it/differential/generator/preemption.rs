@@ -1,4 +1,4 @@
-//! Inputs of preemption: priorities, start times, disruption budgets, and nominated pods.
+//! Inputs of preemption: priorities, start times, disruption budgets; and nominated pods.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -7,8 +7,10 @@ use super::{Generator, NAMESPACES};
 use crate::differential::scenario::{Step, key_of};
 
 const PRIORITIES: &[i32] = &[i32::MIN, -10, 0, 0, 5, 5, 100, 1000];
-const PREEMPTORS: &[i32] = &[0, 5, 100, 100, 1000, 1000, 2000, 2_000_000_000];
+pub(super) const PREEMPTORS: &[i32] = &[0, 5, 100, 100, 1000, 1000, 2000, 2_000_000_000];
 const BUDGETS: u64 = 6;
+/// Namespace of nominated pods.
+const NOMINATED: &str = "nominated";
 /// In seconds since the epoch. All starts are in the past.
 const FIRST_START: u64 = 1_600_000_000;
 
@@ -51,8 +53,7 @@ impl Generator {
         pod
     }
 
-    /// Changes budgets and nominations.
-    pub(super) fn rank(&mut self, step: &mut Step) {
+    pub(super) fn change_budgets(&mut self, step: &mut Step) {
         if !self.theme.preemption {
             return;
         }
@@ -60,11 +61,6 @@ impl Generator {
             if self.dice.percent(self.theme.budgets) {
                 self.change_budget(step);
             }
-        }
-        // berth reserves room for nominated pods, but ignores them in pod affinity and spread.
-        let plain = self.theme.spread == 0 && self.theme.pod_affinity == 0;
-        if plain && self.dice.percent(self.theme.nominated) {
-            self.nominate(step);
         }
     }
 
@@ -99,17 +95,42 @@ impl Generator {
         step.apply("poddisruptionbudgets", budget);
     }
 
+    /// Adds and removes nominations.
+    pub(super) fn change_nominations(&mut self, step: &mut Step) {
+        for _ in 0..self.dice.below(4) {
+            if !self.dice.percent(self.theme.nominated) {
+                continue;
+            }
+            match self.dice.below(4) {
+                0 => self.end_nomination(step),
+                _ => self.nominate(step),
+            }
+        }
+    }
+
+    /// berth reserves the resources and ports of a nominated pod, but ignores it in pod affinity and spread: so it is in
+    /// a namespace that no selector reaches.
     fn nominate(&mut self, step: &mut Step) {
         let names: Vec<_> = self.nodes.keys().cloned().collect();
         let Some(node) = self.dice.pick(&names).cloned() else { return };
-        let template = self.template();
-        let mut pod = self.pod_of(&template);
-        let (big, priority) = (self.dice.percent(50), self.one(PREEMPTORS));
-        pod["spec"] =
-            json!({"schedulerName": "another", "containers": self.containers(big), "priority": priority});
-        pod["status"]["nominatedNodeName"] = json!(node);
-        super::churn::forget(step, "pods", &key_of(&pod));
-        self.put_pod(pod, step);
+        let (name, big, priority) =
+            (self.new_name("nominated-"), self.dice.percent(50), self.one(PREEMPTORS));
+        let mut pod = json!({
+            "metadata": {"namespace": NOMINATED, "name": name, "uid": format!("uid-{name}")},
+            "spec": {"schedulerName": "another", "containers": self.containers(big), "priority": priority},
+            "status": {"phase": "Pending", "nominatedNodeName": node},
+        });
+        self.add_sizes(&mut pod["spec"]);
+        self.nominated.insert(key_of(&pod));
+        step.apply("pods", pod);
+    }
+
+    fn end_nomination(&mut self, step: &mut Step) {
+        let keys: Vec<_> = self.nominated.iter().cloned().collect();
+        let Some(key) = self.dice.pick(&keys) else { return };
+        self.nominated.remove(key);
+        super::churn::forget(step, "pods", key);
+        step.delete("pods", key);
     }
 }
 
