@@ -99,6 +99,11 @@ impl WaitingPods {
         self.nominated.values().inspect(|_| self.visits.add_one()).cloned().collect()
     }
 
+    /// Returns the namespaces of the pods, in no particular order.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.by_namespace.keys()
+    }
+
     /// Returns the number of the pod that arrived last.
     pub(super) fn last_arrival(&self) -> u64 {
         self.by_arrival.last_key_value().map_or(0, |(seq, _)| *seq)
