@@ -81,10 +81,6 @@ impl WaitingPods {
         self.by_uid.iter().inspect(|_| self.visits.add_one())
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.iter().map(|(uid, _)| uid)
-    }
-
     pub(super) fn values(&self) -> impl Iterator<Item = &Waiting> {
         self.iter().map(|(_, pod)| pod)
     }
