@@ -243,7 +243,12 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let (stop_telling, telling) = watch::channel(true);
     let mut tasks = Tasks::default();
     let secure_address = secure.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?;
-    let place = leadership::ElectionContext { cluster: &cluster, config: &config, serving: secure_address };
+    let place = leadership::ElectionContext {
+        cluster: &cluster,
+        config: &config,
+        serving: secure_address,
+        pods: &sources.pod_watch,
+    };
     let leadership = leadership::lead(&mut tasks, &engine, place, &health, working.clone())?;
     let store = KubeStore::new(cluster.clone(), leadership.fence.as_ref())?;
     let asked = serving::ServingContext {

@@ -1,5 +1,6 @@
-//! Full lists of the API server's objects, to compare them with the caches of the watches.
+//! Lists of the API server's objects, page by page, to compare them with the caches of the watches.
 
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
@@ -20,6 +21,85 @@ pub async fn list_cluster(client: &Client) -> kube::Result<(Vec<Pod>, Vec<Node>)
         |node: Result<LeanNode, _>| nodes.extend(node.ok().map(|node| node.into_node(&mut interner)));
     list_all(client, None, &mut take).await?;
     Ok((pods, nodes))
+}
+
+/// Returns the names of all namespaces.
+pub async fn list_namespaces(client: &Client) -> kube::Result<Vec<String>> {
+    let api = Api::<Namespace>::all(client.clone());
+    let mut params = ListParams::default().limit(PAGE_SIZE);
+    let mut names = Vec::new();
+    loop {
+        let page = api.list_metadata(&params).await?;
+        names.extend(page.items.into_iter().filter_map(|namespace| namespace.metadata.name));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(names),
+        }
+    }
+}
+
+/// Lists the live pods of a namespace. `take` receives each page: the pods that can be parsed, and the uids of all others.
+pub async fn list_live_pods(
+    client: &Client,
+    namespace: &str,
+    take: impl FnMut(Vec<Pod>, Vec<String>),
+) -> kube::Result<()> {
+    let api = Api::namespaced(client.clone(), namespace);
+    pages_of_pods(api, LIVE_PODS.to_owned(), take).await
+}
+
+/// Lists the live pods of all namespaces that have no node, in the same way.
+pub async fn list_pods_without_node(
+    client: &Client,
+    take: impl FnMut(Vec<Pod>, Vec<String>),
+) -> kube::Result<()> {
+    pages_of_pods(Api::all(client.clone()), format!("spec.nodeName=,{LIVE_PODS}"), take).await
+}
+
+async fn pages_of_pods(
+    api: Api<Guarded<LeanPod>>,
+    fields: String,
+    mut take: impl FnMut(Vec<Pod>, Vec<String>),
+) -> kube::Result<()> {
+    let mut interner = Interner::default();
+    let mut params = ListParams::default().fields(&fields).limit(PAGE_SIZE);
+    loop {
+        let page = api.list(&params).await?;
+        let (mut pods, mut bad) = (Vec::with_capacity(page.items.len()), Vec::new());
+        for pod in page.items {
+            match pod.into_result() {
+                Ok(pod) => pods.push(pod.into_pod(&mut interner)),
+                Err(object) => bad.push(object.id.uid),
+            }
+        }
+        take(pods, bad);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Lists all nodes. `take` receives each page: the nodes that can be parsed, and the names of all others.
+pub async fn list_nodes(client: &Client, mut take: impl FnMut(Vec<Node>, Vec<String>)) -> kube::Result<()> {
+    let mut interner = Interner::default();
+    let api = Api::<Guarded<LeanNode>>::all(client.clone());
+    let mut params = ListParams::default().limit(PAGE_SIZE);
+    loop {
+        let page = api.list(&params).await?;
+        let (mut nodes, mut bad) = (Vec::with_capacity(page.items.len()), Vec::new());
+        for node in page.items {
+            match node.into_result() {
+                Ok(node) => nodes.push(node.into_node(&mut interner)),
+                Err(object) => bad.push(object.id.name),
+            }
+        }
+        take(nodes, bad);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
 }
 
 /// Lists all objects of one kind that match a field selector.

@@ -56,6 +56,51 @@ pub struct WatchCounters {
     pub errors: AtomicU64,
     /// Applied objects that did not parse, counted each time.
     pub bad_objects: AtomicU64,
+    pub progress: WatchProgress,
+}
+
+/// How much of the API server's history a sink has received; only for the counters of one watch.
+#[derive(Debug, Default)]
+pub struct WatchProgress {
+    /// Number of lists begun.
+    begun: AtomicU64,
+    /// Number of the latest complete list.
+    complete: AtomicU64,
+    /// Resource version of the latest change; 0: unknown.
+    version: AtomicU64,
+}
+
+impl WatchProgress {
+    /// Returns the number of lists begun so far.
+    pub fn lists_begun(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// Returns whether a list is complete that began after the first `lists`: then the sink has received every change from before it.
+    pub fn has_listed_after(&self, lists: u64) -> bool {
+        self.complete.load(Ordering::Acquire) > lists
+    }
+
+    /// Returns whether the sink has received every change of the watched objects up to this resource version. `false` if that is
+    /// unknown: the version of an object that did not change says little about the watch.
+    pub fn has_reached(&self, version: u64) -> bool {
+        self.version.load(Ordering::Acquire) >= version
+    }
+
+    /// Creates the progress of a watch whose sink has received every change up to this version.
+    pub fn reached(version: u64) -> Self {
+        WatchProgress { version: AtomicU64::new(version), ..WatchProgress::default() }
+    }
+
+    fn advance(&self, version: u64) {
+        self.version.fetch_max(version, Ordering::Release);
+    }
+}
+
+/// Returns a resource version as a number: for objects in etcd it is the revision of the store, and versions of one kind compare.
+/// `None`: it is not a number.
+pub fn comparable_version(version: Option<&str>) -> Option<u64> {
+    version?.parse().ok()
 }
 
 /// Watches all objects of a kind that match `field_selector`. Never returns; drop the future to stop.
@@ -140,28 +185,47 @@ async fn follow<K: Resource>(
     let count = |counter: &AtomicU64| {
         counter.fetch_add(1, Ordering::Relaxed);
     };
+    let version_of = |object: &Guarded<K>| {
+        comparable_version(object.meta().resource_version.as_deref()).unwrap_or_default()
+    };
+    // A list shows the state at one version, which is not below that of any object in it. `None`: no list is being received.
+    let mut listed_version = None;
     while let Some(event) = stream.next().await {
         if !matches!(event, Ok(Event::Init) | Err(_)) {
             complaints.recovered();
         }
         match event {
-            Ok(Event::Init) => sink(WatchChange::ListBegins),
+            Ok(Event::Init) => {
+                listed_version = Some(0);
+                counters.progress.begun.fetch_add(1, Ordering::Release);
+                sink(WatchChange::ListBegins);
+            }
             Ok(Event::InitApply(object) | Event::Apply(object)) => {
                 count(&counters.events);
+                let version = version_of(&object);
                 let object = object.into_result();
                 if let Err(bad) = &object {
                     count(&counters.bad_objects);
                     complaints.bad_object(bad);
                 }
                 sink(WatchChange::Apply(object));
+                match &mut listed_version {
+                    Some(highest) => *highest = version.max(*highest),
+                    None => counters.progress.advance(version),
+                }
             }
             Ok(Event::Delete(mut object)) => {
                 count(&counters.events);
+                let version = version_of(&object);
                 sink(WatchChange::Delete(ObjectId::take(object.meta_mut())));
+                counters.progress.advance(version);
             }
             Ok(Event::InitDone) => {
                 count(&counters.lists);
                 sink(WatchChange::ListEnds);
+                counters.progress.advance(listed_version.take().unwrap_or_default());
+                let begun = counters.progress.lists_begun();
+                counters.progress.complete.store(begun, Ordering::Release);
             }
             Err(error) if optional && status_code(&error) == Some(404) => return End::NotServed,
             Err(error) => {
@@ -340,6 +404,9 @@ mod tests {
             assert!(request.contains("fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"));
         }
         assert!(requests[1].contains("resourceVersion=10"), "{requests:?}");
+        let progress = &counters.progress;
+        assert!(progress.has_listed_after(0) && !progress.has_listed_after(progress.lists_begun()));
+        assert!(progress.has_reached(14) && !progress.has_reached(15));
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         assert_eq!(
             (of(&counters.events), of(&counters.lists), of(&counters.bad_objects), of(&counters.errors)),

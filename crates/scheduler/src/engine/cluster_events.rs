@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::{Engine, Operation};
 use crate::hints::{Hint, Taken};
+use crate::inventory::NodeId;
 use crate::objects::{ClusterObject, ObjectKind, ObjectName};
 use berth_model::{Node, Pod};
 
@@ -22,10 +23,19 @@ impl Engine {
         self.with(Operation::PodEvent, |scheduler, _| scheduler.delete_pod(uid));
     }
 
-    /// Ends a list of pods: forgets all other pods. Returns [`Engine::synced`]. Bounded by the number of known pods.
+    /// Ends a list of pods: forgets all other pods. Returns [`Engine::synced`]. In slices of a few hundred pods; the last one is
+    /// bounded by the number of waiting pods of other schedulers.
     pub fn retain_pods(&self, uids: &HashSet<Arc<str>>) -> bool {
+        let mut next = Some(NodeId(0));
+        while let Some(node) = next {
+            next = self.with(Operation::PodList, |scheduler, _| scheduler.retain_pods_from(uids, node));
+        }
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.with(Operation::PodList, |scheduler, _| scheduler.retain_waiting_from(uids, from));
+        }
         self.with(Operation::PodList, |scheduler, _| {
-            scheduler.retain_pods(uids);
+            scheduler.finish_pod_list(uids);
             scheduler.synced()
         })
     }
@@ -40,12 +50,13 @@ impl Engine {
         self.with(Operation::NodeEvent, |scheduler, _| scheduler.delete_node(name));
     }
 
-    /// Ends a list of nodes: removes all other nodes. Returns [`Engine::synced`]. Bounded by the number of known nodes.
+    /// Ends a list of nodes: removes all other nodes. Returns [`Engine::synced`]. In slices of a few hundred nodes.
     pub fn retain_nodes(&self, names: &HashSet<Arc<str>>) -> bool {
-        self.with(Operation::NodeList, |scheduler, _| {
-            scheduler.retain_nodes(names);
-            scheduler.synced()
-        })
+        let mut next = Some(NodeId(0));
+        while let Some(node) = next {
+            next = self.with(Operation::NodeList, |scheduler, _| scheduler.retain_nodes_from(names, node));
+        }
+        self.synced()
     }
 
     /// Upserts an object of another kind. Bounded by the number of known pods: a namespace, a quota or an allocation may
@@ -78,10 +89,16 @@ impl Engine {
         self.with(Operation::Snapshot, |scheduler, _| scheduler.synced())
     }
 
-    /// Removes from `uids` the pods that are charged to a node. Bounded by the number of uids.
+    /// Removes from `uids` the pods that are charged to a node, in slices.
     pub fn retain_uncharged(&self, uids: &mut Vec<String>) {
-        self.with(Operation::Snapshot, |scheduler, _| {
-            uids.retain(|uid| scheduler.ledger().charge_of(uid).is_none())
-        });
+        const SLICE_MAX: usize = 256;
+        let mut charged = Vec::with_capacity(uids.len());
+        for slice in uids.chunks(SLICE_MAX) {
+            self.with(Operation::Snapshot, |scheduler, _| {
+                charged.extend(slice.iter().map(|uid| scheduler.ledger().charge_of(uid).is_some()));
+            });
+        }
+        let mut charged = charged.into_iter();
+        uids.retain(|_| charged.next() == Some(false));
     }
 }

@@ -1,29 +1,118 @@
-//! Self-check: invariants, and comparison with lists of the API server. These calls hold the lock longest; they run minutes apart.
+//! Self-check: invariants, recounts, and comparison with lists of the API server, in slices.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 use super::{Engine, Operation};
 use crate::invariants::Violation;
-use crate::inventory::Discrepancy;
-use crate::scheduler::StateDifference;
+use crate::inventory::{Discrepancy, NodeId};
+use crate::scheduler::PodWalk;
 use berth_model::{Node, Pod};
 
+/// Objects that are compared or repaired under one acquisition of the lock.
+const SLICE_MAX: usize = 128;
+
 impl Engine {
-    /// Returns violated invariants. Changes nothing. Bounded by the number of waiting pods.
+    /// Returns violated invariants. Changes nothing. The last of its slices counts the queues: bounded by the number of waiting pods.
     pub fn check_invariants(&self) -> Vec<Violation> {
-        self.with(Operation::SelfCheck, |scheduler, _| scheduler.check())
+        let (mut found, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let (of_pods, more) =
+                self.with(Operation::SelfCheck, |scheduler, _| scheduler.check_pods_from(from));
+            found.extend(of_pods);
+            next = more;
+        }
+        found.extend(self.with(Operation::SelfCheck, |scheduler, _| scheduler.check_queues()));
+        found
     }
 
-    /// Recounts the resource sums of all nodes, corrects them and returns the wrong ones. Bounded by the number of pods and nodes.
+    /// Recounts the resource sums of all nodes and quotas, corrects them and returns the wrong ones. The last of its slices recounts
+    /// the quotas, and is bounded by the number of pods if there are any.
     pub fn heal(&self) -> Vec<Discrepancy> {
-        self.with(Operation::SelfCheck, |scheduler, _| scheduler.heal())
+        let (mut wrong, mut next) = (Vec::new(), Some(NodeId(0)));
+        while let Some(node) = next {
+            let (found, more) = self.with(Operation::SelfCheck, |scheduler, _| scheduler.heal_from(node));
+            wrong.extend(found);
+            next = more;
+        }
+        wrong
     }
 
-    /// Compares with complete lists of live pods and nodes; sorted. Changes nothing. Bounded by the number of pods and nodes.
-    pub fn differences(&self, pods: &[Pod], nodes: &[Node]) -> Vec<StateDifference> {
-        self.with(Operation::SelfCheck, |scheduler, _| scheduler.differences(pods, nodes))
+    /// Returns those of these live pods that the state lacks or has otherwise.
+    pub fn differing_pods(&self, pods: Vec<Pod>) -> Vec<Pod> {
+        let mut known = Vec::with_capacity(pods.len());
+        for slice in pods.chunks(SLICE_MAX) {
+            self.with(Operation::SelfCheck, |scheduler, _| {
+                known.extend(slice.iter().map(|pod| scheduler.knows(pod)))
+            });
+        }
+        pods.into_iter().zip(known).filter_map(|(pod, known)| (!known).then_some(pod)).collect()
     }
 
-    /// Takes over the listed objects for these differences and returns the number of repairs. Bounded by the number of pods and nodes.
-    pub fn mend(&self, differences: &[StateDifference], pods: &[Pod], nodes: &[Node]) -> usize {
-        self.with(Operation::SelfCheck, |scheduler, now| scheduler.mend(differences, pods, nodes, now))
+    /// Returns the known pods of a namespace that are not listed.
+    pub fn unlisted_pods(&self, namespace: &str, is_listed: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
+        let (mut unlisted, mut walk) = (Vec::new(), PodWalk::default());
+        loop {
+            let known =
+                self.with(Operation::SelfCheck, |scheduler, _| scheduler.known_pods(namespace, &mut walk));
+            if known.is_empty() {
+                return unlisted;
+            }
+            unlisted.extend(known.into_iter().filter(|uid| !is_listed(uid)));
+        }
+    }
+
+    /// Returns the namespaces of all known pods. Bounded by their number.
+    pub fn pod_namespaces(&self) -> BTreeSet<Arc<str>> {
+        self.with(Operation::SelfCheck, |scheduler, _| scheduler.pod_namespaces().cloned().collect())
+    }
+
+    /// Returns the pods with a reservation that are not waiting pods of this scheduler. Bounded by the number of nominated pods.
+    pub fn reserved_for_others(&self) -> BTreeSet<Arc<str>> {
+        self.with(Operation::SelfCheck, |scheduler, _| scheduler.reserved_for_others().cloned().collect())
+    }
+
+    /// Returns those of these nodes that the state lacks or has otherwise.
+    pub fn differing_nodes(&self, nodes: Vec<Node>) -> Vec<Node> {
+        let mut known = Vec::with_capacity(nodes.len());
+        for slice in nodes.chunks(SLICE_MAX) {
+            self.with(Operation::SelfCheck, |scheduler, _| {
+                known.extend(slice.iter().map(|node| scheduler.knows_node(node)))
+            });
+        }
+        nodes.into_iter().zip(known).filter_map(|(node, known)| (!known).then_some(node)).collect()
+    }
+
+    /// Returns the known nodes that are not listed.
+    pub fn unlisted_nodes(&self, listed: &HashSet<Arc<str>>) -> Vec<Arc<str>> {
+        let (mut unlisted, mut next) = (Vec::new(), Some(NodeId(0)));
+        while let Some(node) = next {
+            next = self.with(Operation::SelfCheck, |scheduler, _| {
+                let (names, more) = scheduler.inventory().node_names_from(node, SLICE_MAX);
+                unlisted.extend(names.filter(|name| !listed.contains(*name)).cloned());
+                more
+            });
+        }
+        unlisted
+    }
+
+    /// Takes over the state of the API server for a pod that differs.
+    pub fn mend_pod(&self, pod: Pod) {
+        self.with(Operation::SelfCheck, |scheduler, now| scheduler.mend_pod(pod, now));
+    }
+
+    /// Forgets a pod that does not exist.
+    pub fn mend_pod_gone(&self, uid: &Arc<str>) {
+        self.with(Operation::SelfCheck, |scheduler, _| scheduler.mend_pod_gone(uid));
+    }
+
+    /// Takes over the state of the API server for a node that differs.
+    pub fn mend_node(&self, node: Node) {
+        self.with(Operation::SelfCheck, |scheduler, _| scheduler.mend_node(node));
+    }
+
+    /// Forgets a node that does not exist.
+    pub fn mend_node_gone(&self, name: &str) {
+        self.with(Operation::SelfCheck, |scheduler, _| scheduler.mend_node_gone(name));
     }
 }

@@ -25,9 +25,12 @@ pub struct Charge {
     seen: Option<Seen>,
 }
 
+/// Without the uid, which is the key of the charge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
-    pod: PodRef,
+    namespace: Arc<str>,
+    name: Arc<str>,
+    scheduler_name: Arc<str>,
     generation: i64,
     started_s: Option<i64>,
 }
@@ -58,8 +61,8 @@ pub struct Discrepancy {
 #[derive(Debug, Default)]
 pub struct Ledger {
     inventory: Inventory,
-    /// By pod uid. Never iterated where order could matter.
-    charges: HashMap<Arc<str>, Charge>,
+    /// By pod uid. Never iterated where order could matter. Boxed: half of the slots of a table that has grown are empty.
+    charges: HashMap<Arc<str>, Box<Charge>>,
     assumed: usize,
     /// Number of times an assumed pod was observed by a watch.
     arrivals: u64,
@@ -119,7 +122,7 @@ impl Ledger {
     pub fn is_used(&self, claim: &ClaimName) -> bool {
         let exists = |charge: &Charge| self.inventory.row(charge.node).node.is_some();
         let mut users = self.users.get(claim).into_iter().flatten();
-        users.any(|uid| self.charges.get(uid).is_some_and(exists))
+        users.any(|uid| self.charge_of(uid).is_some_and(exists))
     }
 
     /// Returns whether a node with pods was added or deleted since the last call while any claim is used.
@@ -138,7 +141,7 @@ impl Ledger {
     }
 
     pub fn charge_of(&self, uid: &str) -> Option<&Charge> {
-        self.charges.get(uid)
+        self.charges.get(uid).map(|charge| &**charge)
     }
 
     /// Returns the uids of all charged pods, in no particular order.
@@ -148,7 +151,20 @@ impl Ledger {
 
     /// Returns all charges by uid, in no particular order.
     pub fn charges(&self) -> impl Iterator<Item = (&Arc<str>, &Charge)> {
-        self.charges.iter().inspect(|_| self.visits.add_one())
+        self.charges.iter().inspect(|_| self.visits.add_one()).map(|(uid, charge)| (uid, &**charge))
+    }
+
+    /// Returns the pods charged to the nodes from this id on, by node, until there are `most` of them; and the id of the next
+    /// node, `None` after the last one.
+    pub fn charged_from(&self, first: NodeId, most: usize) -> (Vec<Arc<str>>, Option<NodeId>) {
+        let mut pods = Vec::new();
+        for (at, uids) in self.by_node.iter().enumerate().skip(first.index()) {
+            if pods.len() >= most {
+                return (self.visited(pods), Some(NodeId(at as u32)));
+            }
+            pods.extend(uids.iter().cloned());
+        }
+        (self.visited(pods), None)
     }
 
     /// Returns the number of charges, reservations and rows that walks have visited.
@@ -261,6 +277,11 @@ impl Ledger {
         self.reservations.keys().inspect(|_| self.visits.add_one())
     }
 
+    /// Returns the namespaces of all charged pods, in no particular order.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.by_namespace.keys()
+    }
+
     /// Returns the next charged pods of a namespace after this uid, at most so many. By uid.
     pub fn charged_in(&self, namespace: &str, after: Option<&Arc<str>>, most: usize) -> Vec<Arc<str>> {
         self.visited(next_of(self.by_namespace.get(namespace), after, most))
@@ -301,19 +322,20 @@ impl Ledger {
 
     /// Replaces one holding. The new one must use the same claims.
     fn rehold_one(&mut self, uid: Arc<str>, node: NodeId, holding: Holding) {
-        if let Some(charge) = self.charges.get(&uid).cloned()
+        if let Some(charge) = self.charges.get_mut(&uid)
             && charge.holding != holding
         {
+            let before = Charge::clone(charge);
+            charge.holding = holding.clone();
             self.inventory.charge(node, &holding);
             self.accounts.charge(&holding);
             self.selectors.add(&holding.peer.affinity);
-            if holding.peer != charge.holding.peer {
+            if holding.peer != before.holding.peer {
                 self.arrived.push(holding.peer.clone());
             }
-            self.count_priority(charge.holding.priority, false);
+            self.count_priority(before.holding.priority, false);
             self.count_priority(holding.priority, true);
-            self.charges.insert(uid, Charge { holding, ..charge.clone() });
-            self.release(&charge);
+            self.release(&before);
         }
     }
 
@@ -328,7 +350,8 @@ impl Ledger {
     pub fn note_seen(&mut self, pod: PodRef, generation: i64, started_s: Option<i64>) {
         if let Some(charge) = self.charges.get_mut(&pod.uid) {
             self.arrivals += u64::from(charge.seen.is_none());
-            charge.seen = Some(Seen { pod, generation, started_s });
+            let PodRef { namespace, name, scheduler_name, .. } = pod;
+            charge.seen = Some(Seen { namespace, name, scheduler_name, generation, started_s });
         }
     }
 
@@ -348,9 +371,9 @@ impl Ledger {
 
     /// Returns this pod if a watch has seen it on its node.
     pub fn occupant(&self, uid: &str) -> Option<Occupant> {
-        let charge = self.charges.get(uid)?;
-        let seen = charge.seen.as_ref()?;
-        let Seen { pod, generation, started_s } = seen.clone();
+        let (uid, charge) = self.charges.get_key_value(uid)?;
+        let Seen { namespace, name, scheduler_name, generation, started_s } = charge.seen.clone()?;
+        let pod = PodRef { uid: uid.clone(), namespace, name, scheduler_name };
         Some(Occupant { pod, generation, holding: charge.holding.clone(), started_s })
     }
 
@@ -410,13 +433,18 @@ impl Ledger {
         let saturated = self.inventory.row(charge.node).is_saturated();
         self.inventory.discharge(charge.node, &charge.holding);
         if saturated {
-            let mut fresh = Row::default();
-            let others = self.by_node.get(charge.node.index()).into_iter().flatten();
-            for other in others.filter_map(|uid| self.charges.get(uid)) {
-                fresh.charge(&other.holding);
-            }
-            self.inventory.replace_sums(charge.node, fresh);
+            self.inventory.replace_sums(charge.node, self.recount_row(charge.node));
         }
+    }
+
+    /// Sums up the pods of one node.
+    fn recount_row(&self, node: NodeId) -> Row {
+        let mut fresh = Row::default();
+        let pods = self.by_node.get(node.index()).into_iter().flatten();
+        for charge in pods.filter_map(|uid| self.charges.get(uid)) {
+            fresh.charge(&charge.holding);
+        }
+        fresh
     }
 
     fn count_priority(&mut self, priority: i32, comes: bool) {
@@ -451,19 +479,16 @@ impl Ledger {
             }
             users.insert(uid.clone());
         }
-        self.charges.insert(uid.clone(), charge);
+        self.charges.insert(uid.clone(), Box::new(charge));
     }
 
     /// Recounts every row from its pods. Returns the discrepancies, sorted by node name.
     pub fn consistency_check(&self) -> Vec<Discrepancy> {
         let recounted = self.recount();
         let mut wrong = Vec::new();
-        for (at, row) in self.inventory.rows.iter().enumerate() {
-            let fresh = recounted.get(&NodeId(at as u32)).cloned().unwrap_or_default();
-            let (counted, recounted) = (sums(row), sums(&fresh));
-            if counted != recounted {
-                wrong.push(Discrepancy { node: self.inventory.names[at].clone(), counted, recounted });
-            }
+        for id in (0..self.inventory.rows.len()).map(|at| NodeId(at as u32)) {
+            let fresh = recounted.get(&id).cloned().unwrap_or_default();
+            wrong.extend(self.discrepancy(id, &fresh));
         }
         wrong.sort_by(|a, b| a.node.cmp(&b.node));
         wrong.extend(self.check_accounts());
@@ -492,22 +517,43 @@ impl Ledger {
         accounts
     }
 
-    /// Replaces every sum by its recount. Returns the discrepancies.
-    pub fn heal(&mut self) -> Vec<Discrepancy> {
-        let wrong = self.consistency_check();
-        if wrong.is_empty() {
-            return wrong;
-        }
-        let recounted = self.recount();
-        for at in 0..self.inventory.rows.len() {
+    /// Replaces every sum of the next nodes, from this id on, by its recount. Returns the discrepancies, and the id of the next
+    /// node, `None` after the last one.
+    pub fn heal_rows(&mut self, first: NodeId) -> (Vec<Discrepancy>, Option<NodeId>) {
+        /// Of one call.
+        const PODS_MAX: usize = 256;
+        const ROWS_MAX: usize = 64;
+        let mut wrong = Vec::new();
+        let mut pods = 0;
+        let last = self.inventory.rows.len().min(first.index() + ROWS_MAX);
+        for at in first.index()..last {
             let id = NodeId(at as u32);
-            let fresh = recounted.get(&id).cloned().unwrap_or_default();
-            if sums(self.inventory.row(id)) != sums(&fresh) {
+            if pods >= PODS_MAX {
+                return (wrong, Some(id));
+            }
+            pods += self.by_node.get(at).map_or(0, Vec::len);
+            let fresh = self.recount_row(id);
+            if let Some(found) = self.discrepancy(id, &fresh) {
+                wrong.push(found);
                 self.inventory.replace_sums(id, fresh);
             }
         }
-        self.accounts.replace(self.recount_accounts());
+        (wrong, (last < self.inventory.rows.len()).then_some(NodeId(last as u32)))
+    }
+
+    /// Replaces the accounts of the quotas by their recount. Returns the discrepancies.
+    pub fn heal_accounts(&mut self) -> Vec<Discrepancy> {
+        let wrong = self.check_accounts();
+        if !wrong.is_empty() {
+            self.accounts.replace(self.recount_accounts());
+        }
         wrong
+    }
+
+    fn discrepancy(&self, id: NodeId, fresh: &Row) -> Option<Discrepancy> {
+        let (counted, recounted) = (sums(self.inventory.row(id)), sums(fresh));
+        let node = self.inventory.names[id.index()].clone();
+        (counted != recounted).then_some(Discrepancy { node, counted, recounted })
     }
 
     fn recount(&self) -> BTreeMap<NodeId, Row> {
@@ -617,7 +663,7 @@ mod tests {
         ledger.bound(&Arc::from("u"), &Arc::from("a"), &usage(300, Some(80)));
         ledger.corrupt(NodeId(0));
         let before = ledger.inventory().revision();
-        assert_eq!(ledger.heal().len(), 1);
+        assert_eq!(ledger.heal_rows(NodeId(0)).0.len(), 1);
         assert!(ledger.consistency_check().is_empty());
         assert!(ledger.inventory().revision() > before);
         assert!(ledger.inventory().row(NodeId(0)).node.is_some());
@@ -675,6 +721,17 @@ mod tests {
                     Event::NodeDown(node) => { ledger.delete_node(&format!("n{node}")); }
                 }
                 prop_assert!(ledger.consistency_check().is_empty());
+                let (mut walked, mut next) = (Vec::new(), Some(NodeId(0)));
+                while let Some(node) = next {
+                    let (pods, more) = ledger.charged_from(node, 2);
+                    prop_assert!(more.is_none_or(|more| more > node));
+                    walked.extend(pods);
+                    next = more;
+                }
+                walked.sort();
+                let mut charged: Vec<_> = ledger.charged().cloned().collect();
+                charged.sort();
+                prop_assert_eq!(walked, charged);
                 let assumed = ledger.charges.values().filter(|c| c.assumed).count();
                 prop_assert_eq!(ledger.counts(), (ledger.charges.len(), assumed));
             }

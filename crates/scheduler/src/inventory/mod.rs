@@ -98,6 +98,20 @@ impl Inventory {
         rows.zip(&self.names).filter(|(row, _)| row.node.is_some()).map(|(_, name)| name)
     }
 
+    /// Returns the names of the existing nodes among the next `most` ids, from this one on; and the id after these, `None` after
+    /// the last one.
+    pub fn node_names_from(
+        &self,
+        first: NodeId,
+        most: usize,
+    ) -> (impl Iterator<Item = &Arc<str>>, Option<NodeId>) {
+        let last = self.rows.len().min(first.index() + most);
+        let slice =
+            self.rows[first.index().min(last)..last].iter().zip(&self.names[first.index().min(last)..last]);
+        let names = slice.filter(|(row, _)| row.node.is_some()).map(|(_, name)| name);
+        (names, (last < self.rows.len()).then_some(NodeId(last as u32)))
+    }
+
     /// Returns all rows, including those of deleted nodes.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().inspect(|_| self.visits.add_one())

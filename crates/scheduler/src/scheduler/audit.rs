@@ -1,9 +1,9 @@
-//! Self-check: compares the scheduler's state with the objects of the API server.
+//! Self-check: compares the scheduler's state with the objects of the API server, page by page.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::charge_walks::SLICE_MAX;
 use super::{Scheduler, State};
 use berth_model::{Node, Pod};
 
@@ -21,41 +21,25 @@ pub enum StateDifference {
     NodeGone { name: Arc<str> },
 }
 
-impl Scheduler {
-    /// Compares with a complete list of live pods and nodes. Sorted.
-    pub fn differences(&self, pods: &[Pod], nodes: &[Node]) -> Vec<StateDifference> {
-        let mut found = Vec::new();
-        let listed: HashMap<&str, &Pod> = pods.iter().map(|pod| (&*pod.uid, pod)).collect();
-        for pod in pods {
-            if !self.knows(pod) {
-                found.push(StateDifference::Pod { uid: pod.uid.clone(), node: pod.node_name.clone() });
-            }
-        }
-        let gone = |uid: &&Arc<str>| !listed.contains_key(&***uid);
-        let known = self
-            .cluster
-            .ledger
-            .charged()
-            .chain(self.cluster.waiting.keys())
-            .chain(self.cluster.ledger.reserved());
-        found.extend(known.filter(gone).map(|uid| StateDifference::PodGone { uid: uid.clone() }));
+/// How far the known pods of one namespace have been visited: those with a node by uid, then those without in the order of their
+/// arrival.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodWalk {
+    /// The uid of the pod that was visited last.
+    Charged(Option<Arc<str>>),
+    /// Number of the next pod.
+    Waiting(u64),
+}
 
-        let inventory = self.inventory();
-        let listed: HashMap<&str, &Node> = nodes.iter().map(|node| (&*node.name, node)).collect();
-        for node in nodes {
-            let row = inventory.find(&node.name).map(|id| inventory.row(id));
-            if row.and_then(|row| row.node.as_deref()) != Some(node) {
-                found.push(StateDifference::Node { name: node.name.clone() });
-            }
-        }
-        let gone = inventory.node_names().filter(|name| !listed.contains_key(&***name));
-        found.extend(gone.map(|name| StateDifference::NodeGone { name: name.clone() }));
-        found.sort();
-        found.dedup();
-        found
+impl Default for PodWalk {
+    fn default() -> Self {
+        PodWalk::Charged(None)
     }
+}
 
-    fn knows(&self, pod: &Pod) -> bool {
+impl Scheduler {
+    /// Returns whether the state agrees with this live pod.
+    pub fn knows(&self, pod: &Pod) -> bool {
         let charge = self.cluster.ledger.charge_of(&pod.uid);
         match &pod.node_name {
             _ if pod.finished => charge.is_none(),
@@ -68,40 +52,63 @@ impl Scheduler {
         }
     }
 
-    /// Applies the API server's state for each of these differences. Returns the number repaired.
-    pub fn mend(
-        &mut self,
-        differences: &[StateDifference],
-        pods: &[Pod],
-        nodes: &[Node],
-        now: Duration,
-    ) -> usize {
-        let pods: HashMap<&str, &Pod> = pods.iter().map(|pod| (&*pod.uid, pod)).collect();
-        let nodes: HashMap<&str, &Node> = nodes.iter().map(|node| (&*node.name, node)).collect();
-        for difference in differences {
-            match difference {
-                StateDifference::Pod { uid, .. } => {
-                    if let Some(pod) = pods.get(&**uid) {
-                        self.apply_pod((*pod).clone(), now);
-                    }
-                }
-                StateDifference::PodGone { uid } => {
-                    // A bind in flight will report the deletion itself.
-                    if !self.cluster.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding) {
-                        self.delete_pod(uid);
-                    }
-                }
-                StateDifference::Node { name } => {
-                    if let Some(node) = nodes.get(&**name) {
-                        self.apply_node((*node).clone());
-                    }
-                }
-                StateDifference::NodeGone { name } => {
-                    self.delete_node(name);
-                }
+    /// Returns whether the state agrees with this node.
+    pub fn knows_node(&self, node: &Node) -> bool {
+        let row = self.inventory().find(&node.name).map(|id| self.inventory().row(id));
+        row.and_then(|row| row.node.as_deref()) == Some(node)
+    }
+
+    /// Returns the uids of some known pods of a namespace; none: all have been visited.
+    pub fn known_pods(&self, namespace: &str, walk: &mut PodWalk) -> Vec<Arc<str>> {
+        if let PodWalk::Charged(after) = walk {
+            let charged = self.cluster.ledger.charged_in(namespace, after.as_ref(), SLICE_MAX);
+            if let Some(last) = charged.last() {
+                *after = Some(last.clone());
+                return charged;
             }
+            *walk = PodWalk::Waiting(0);
         }
-        self.stats.healed += differences.len() as u64;
-        differences.len()
+        let PodWalk::Waiting(from) = walk else { return Vec::new() };
+        let waiting = self.cluster.waiting.arrived_since(Some(namespace), *from).take(SLICE_MAX);
+        let waiting: Vec<_> = waiting.map(|pod| (pod.seq, pod.pod.uid.clone())).collect();
+        *from = waiting.last().map_or(*from, |(seq, _)| seq + 1);
+        waiting.into_iter().map(|(_, uid)| uid).collect()
+    }
+
+    /// Returns the namespaces of all known pods, in no particular order, some twice.
+    pub fn pod_namespaces(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.cluster.ledger.namespaces().chain(self.cluster.waiting.namespaces())
+    }
+
+    /// Returns the pods with a reservation that are not waiting pods of this scheduler, in no particular order.
+    pub fn reserved_for_others(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.cluster.ledger.reserved().filter(|uid| !self.cluster.waiting.contains_key(*uid))
+    }
+
+    /// Applies the state of the API server for a pod that differs.
+    pub fn mend_pod(&mut self, pod: Pod, now: Duration) {
+        self.stats.healed += 1;
+        self.apply_pod(pod, now);
+    }
+
+    /// Forgets a pod that does not exist.
+    pub fn mend_pod_gone(&mut self, uid: &Arc<str>) {
+        self.stats.healed += 1;
+        // A bind in flight will report the deletion itself.
+        if !self.cluster.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding) {
+            self.delete_pod(uid);
+        }
+    }
+
+    /// Applies the state of the API server for a node that differs.
+    pub fn mend_node(&mut self, node: Node) {
+        self.stats.healed += 1;
+        self.apply_node(node);
+    }
+
+    /// Forgets a node that does not exist.
+    pub fn mend_node_gone(&mut self, name: &str) {
+        self.stats.healed += 1;
+        self.delete_node(name);
     }
 }

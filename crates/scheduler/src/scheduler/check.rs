@@ -3,19 +3,42 @@
 
 use std::sync::Arc;
 
+use super::charge_walks::SLICE_MAX;
 use super::{Scheduler, State, Waiting};
 use crate::invariants::{Checked, Violation, bounded, ensure};
 
 impl Scheduler {
     /// Returns the violated invariants, sorted. Empty if there are none.
     pub fn check(&self) -> Vec<Violation> {
-        let each = self.cluster.waiting.iter().map(|(uid, pod)| self.check_pod(uid, pod));
+        let (mut found, mut next) = (self.check_queues(), Some(0));
+        while let Some(from) = next {
+            let (of_pods, more) = self.check_pods_from(from);
+            found.extend(of_pods);
+            next = more;
+        }
+        sorted(found)
+    }
+
+    /// Returns the invariants that the next waiting pods violate: those that arrived as number `from` or later; and the number of
+    /// the next pod, `None` after the last one.
+    pub fn check_pods_from(&self, from: u64) -> (Vec<Violation>, Option<u64>) {
+        let mut found = Vec::new();
+        for (at, pod) in self.cluster.waiting.arrived_since(None, from).enumerate() {
+            if at == SLICE_MAX {
+                return (found, Some(pod.seq));
+            }
+            found.extend(self.check_pod(&pod.pod.uid, pod).err());
+        }
+        (found, None)
+    }
+
+    /// Returns the violated invariants of the queues as a whole. O(waiting pods), with little work for each.
+    pub fn check_queues(&self) -> Vec<Violation> {
         let counts = [self.check_counts(), self.check_groups(), self.check_gangs(), self.check_lines()];
-        let all = each.chain(counts).chain([self.check_bounds(), self.check_nominations()]);
+        let all = counts.into_iter().chain([self.check_bounds(), self.check_nominations()]);
         let mut found: Vec<_> = all.filter_map(Result::err).collect();
         found.extend(self.overcommitted.clone());
-        found.sort_by(|a, b| (a.invariant, &a.what).cmp(&(b.invariant, &b.what)));
-        found
+        sorted(found)
     }
 
     /// Checks that the pod is in the queue of its state and that its condition is reported (I1, I6, I9).
@@ -136,4 +159,9 @@ impl Scheduler {
         let most = self.cluster.config.max_waiting_binds + more - 1;
         ensure(11, self.binds <= most, || format!("{} binds, the limit is {most}", self.binds))
     }
+}
+
+fn sorted(mut found: Vec<Violation>) -> Vec<Violation> {
+    found.sort_by(|a, b| (a.invariant, &a.what).cmp(&(b.invariant, &b.what)));
+    found
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::charge_walks::Charged;
+use super::charge_walks::SLICE_MAX;
 use super::cluster::Cluster;
 use super::waiting::unscheduled_message;
 use super::{Action, PodRefusal, Scheduler, State, Waiting};
 use crate::gang::AllocationName;
-use crate::inventory::Discrepancy;
+use crate::inventory::{Discrepancy, NodeId};
 use crate::objects::{Affected, ClusterObject, ObjectKind, ObjectName};
 use berth_model::{ClaimName, Node, Pod, PodRef};
 
@@ -39,13 +40,25 @@ impl Scheduler {
 
     /// Deletes the nodes that are not in a complete list.
     pub fn retain_nodes(&mut self, names: &HashSet<Arc<str>>) {
-        let gone: Vec<_> =
-            self.inventory().node_names().filter(|name| !names.contains(*name)).cloned().collect();
+        let mut next = Some(NodeId(0));
+        while let Some(node) = next {
+            next = self.retain_nodes_from(names, node);
+        }
+    }
+
+    /// Deletes the next nodes, from this id on, that are not in a complete list. Returns the id of the next node, `None` after
+    /// the last one.
+    pub fn retain_nodes_from(&mut self, names: &HashSet<Arc<str>>, node: NodeId) -> Option<NodeId> {
+        let (known, next) = self.inventory().node_names_from(node, SLICE_MAX);
+        let gone: Vec<_> = known.filter(|name| !names.contains(*name)).cloned().collect();
         for name in gone {
             self.delete_node(&name);
         }
-        self.cluster.nodes_listed = true;
-        self.wake_all();
+        if next.is_none() {
+            self.cluster.nodes_listed = true;
+            self.wake_all();
+        }
+        next
     }
 
     /// Upserts a pod, of any scheduler.
@@ -116,15 +129,59 @@ impl Scheduler {
         }
     }
 
-    /// Deletes the pods that are not in a complete list. What was granted to others stays charged: the pod may have been
-    /// created after the list was made, and every grant ends by a fact of its own.
+    /// Deletes the pods that are not in a complete list.
     pub fn retain_pods(&mut self, uids: &HashSet<Arc<str>>) {
+        let mut next = Some(NodeId(0));
+        while let Some(node) = next {
+            next = self.retain_pods_from(uids, node);
+        }
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.retain_waiting_from(uids, from);
+        }
+        self.finish_pod_list(uids);
+    }
+
+    /// Deletes some of the pods with a node that are not in a complete list: those of the next nodes, from this id on. Returns
+    /// the id of the next node, `None` after the last one. What was granted to others stays charged: the pod may have been
+    /// created after the list was made, and every grant ends by a fact of its own.
+    pub fn retain_pods_from(&mut self, uids: &HashSet<Arc<str>>, node: NodeId) -> Option<NodeId> {
+        let (mut pods, next) = self.cluster.ledger.charged_from(node, SLICE_MAX);
+        pods.retain(|uid| !uids.contains(uid) && !self.foreign.is_granted(uid));
+        pods.sort();
+        for uid in pods {
+            self.delete_pod(&uid);
+        }
+        next
+    }
+
+    /// Deletes some of the waiting pods that are not in a complete list: of the next ones that arrived as number `from` or
+    /// later. Returns the number of the next pod, `None` after the last one.
+    pub fn retain_waiting_from(&mut self, uids: &HashSet<Arc<str>>, from: u64) -> Option<u64> {
+        let mut gone = Vec::new();
+        let mut next = None;
+        for (at, pod) in self.cluster.waiting.arrived_since(None, from).enumerate() {
+            if at == SLICE_MAX {
+                next = Some(pod.seq);
+                break;
+            }
+            if !uids.contains(&pod.pod.uid) && !self.foreign.is_granted(&pod.pod.uid) {
+                gone.push(pod.pod.uid.clone());
+            }
+        }
+        for uid in gone {
+            self.delete_pod(&uid);
+        }
+        next
+    }
+
+    /// Deletes the waiting pods of other schedulers and the reservations for pods that are not in a complete list, after all
+    /// other pods.
+    pub fn finish_pod_list(&mut self, uids: &HashSet<Arc<str>>) {
         let is_gone = |uid: &&Arc<str>| !uids.contains(*uid) && !self.foreign.is_granted(uid);
-        let mut gone: Vec<Arc<str>> = self.cluster.ledger.charged().filter(is_gone).cloned().collect();
         let reserved = self.cluster.ledger.reserved().filter(|uid| !self.foreign.is_former(uid));
-        let waiting =
-            self.cluster.waiting.keys().chain(self.foreign.pods().map(|pod| &pod.uid)).chain(reserved);
-        gone.extend(waiting.filter(is_gone).cloned());
+        let waiting = self.foreign.pods().map(|pod| &pod.uid).chain(reserved);
+        let mut gone: Vec<Arc<str>> = waiting.filter(is_gone).cloned().collect();
         gone.sort();
         gone.dedup();
         for uid in gone {
@@ -297,14 +354,18 @@ impl Scheduler {
         }
     }
 
-    /// Recounts the ledger and repairs wrong sums.
-    pub fn heal(&mut self) -> Vec<Discrepancy> {
-        let wrong = self.cluster.ledger.heal();
+    /// Recounts the sums of the next nodes, from this id on, and repairs wrong ones. Returns the discrepancies, and the id of
+    /// the next node, `None` after the last one, with which the quotas are recounted.
+    pub fn heal_from(&mut self, node: NodeId) -> (Vec<Discrepancy>, Option<NodeId>) {
+        let (mut wrong, next) = self.cluster.ledger.heal_rows(node);
+        if next.is_none() {
+            wrong.extend(self.cluster.ledger.heal_accounts());
+        }
         self.stats.healed += wrong.len() as u64;
         if !wrong.is_empty() {
             self.wake_for_parked();
         }
-        wrong
+        (wrong, next)
     }
 
     /// Queues or updates a pod of this scheduler that has no node.

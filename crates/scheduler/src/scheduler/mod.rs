@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use action::{Action, AttemptResult, LatencySample, Stats};
-pub use audit::StateDifference;
+pub use audit::{PodWalk, StateDifference};
 pub use config::SchedulerConfig;
 pub use foreign_binds::{BindRefusal, BindReview, ExtenderBind, ForeignCounts};
 pub use gangs::{GangCase, GangTask};

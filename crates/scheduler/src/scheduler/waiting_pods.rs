@@ -81,10 +81,6 @@ impl WaitingPods {
         self.by_uid.iter().inspect(|_| self.visits.add_one())
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.iter().map(|(uid, _)| uid)
-    }
-
     pub(super) fn values(&self) -> impl Iterator<Item = &Waiting> {
         self.iter().map(|(_, pod)| pod)
     }
@@ -97,6 +93,11 @@ impl WaitingPods {
     /// Returns the pods whose status has a nominated node, in the order of their arrival.
     pub(super) fn nominated(&self) -> Vec<Arc<str>> {
         self.nominated.values().inspect(|_| self.visits.add_one()).cloned().collect()
+    }
+
+    /// Returns the namespaces of the pods, in no particular order.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.by_namespace.keys()
     }
 
     /// Returns the number of the pod that arrived last.

@@ -1,6 +1,7 @@
 //! Inter-pod rules, and reservations.
 
 use super::*;
+use crate::inventory::NodeId;
 use crate::objects::ClusterObject;
 use berth_model::{
     Identity, LabelSelector, Labels, Operator, Peer, PodAffinity, PodSelector, PodTerm, Requirement, Spread,
@@ -240,5 +241,5 @@ fn room_that_another_scheduler_has_made_for_its_pod_is_left_to_that_pod() {
     bench.apply(Pod { nominated_node: None, ..foreign });
     bench.work();
     assert_eq!(nodes_of(&bench), [("higher", "a"), ("equal", "a")]);
-    assert_eq!(bench.scheduler.heal(), []);
+    assert_eq!(bench.scheduler.heal_from(NodeId(0)), (Vec::new(), None));
 }

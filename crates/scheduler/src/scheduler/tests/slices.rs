@@ -2,6 +2,8 @@
 
 use super::quotas::quota;
 use super::*;
+use crate::inventory::NodeId;
+use crate::scheduler::PodWalk;
 use crate::scheduler::stale::SLICE_MAX;
 use berth_model::{PodAffinity, PodSelector, PodTerm};
 
@@ -224,4 +226,69 @@ fn pods_that_move_to_another_replica_are_withdrawn_slice_by_slice_and_none_is_pl
     bench.work();
     assert_eq!(bench.in_state("elsewhere"), 0);
     assert!(!bench.binds.is_empty());
+}
+
+/// Sixteen nodes with 64 pods each, and two waiting pods.
+fn full_nodes() -> (Bench, Vec<Arc<str>>) {
+    let mut bench = Bench::new(1, &[]);
+    let mut uids = Vec::new();
+    for at in 0..1_024 {
+        let pod = labelled(&format!("web-{at:04}"), if at % 3 == 0 { "x" } else { "y" }, "web");
+        uids.push(pod.uid.clone());
+        bench.apply(Pod { node_name: Some(format!("n{}", at % 16).into()), ..pod });
+    }
+    for uid in ["waits", "left"] {
+        bench.apply(labelled(uid, "x", "web"));
+        uids.push(uid.into());
+    }
+    (bench, uids)
+}
+
+#[test]
+fn a_list_deletes_the_pods_that_it_lacks_slice_by_slice() {
+    const SLICE: usize = crate::scheduler::charge_walks::SLICE_MAX;
+    let (mut bench, uids) = full_nodes();
+    let listed: HashSet<_> = uids.iter().step_by(2).cloned().collect();
+    let (mut next, mut slices) = (Some(NodeId(0)), 0);
+    while let Some(node) = next {
+        let before = bench.scheduler.ledger().counts().0;
+        next = bench.scheduler.retain_pods_from(&listed, node);
+        let deleted = before - bench.scheduler.ledger().counts().0;
+        assert!(deleted <= SLICE, "{deleted} pods were deleted in one slice");
+        slices += 1;
+    }
+    assert_eq!((slices, bench.scheduler.ledger().counts().0), (4, 512));
+    assert_eq!(bench.scheduler.cluster.waiting.values().count(), 2, "they come last");
+    assert_eq!(bench.scheduler.retain_waiting_from(&listed, 0), None);
+    bench.scheduler.finish_pod_list(&listed);
+    assert_eq!(
+        bench.scheduler.cluster.waiting.values().map(|pod| &*pod.pod.uid).collect::<Vec<_>>(),
+        ["waits"]
+    );
+    assert!(bench.scheduler.ledger().charged().all(|uid| listed.contains(uid)));
+}
+
+#[test]
+fn a_walk_over_a_namespace_visits_each_of_its_pods_once() {
+    let (bench, uids) = full_nodes();
+    let of_namespace = |namespace: &str| {
+        let (mut walk, mut visited) = (PodWalk::default(), Vec::new());
+        loop {
+            let slice = bench.scheduler.known_pods(namespace, &mut walk);
+            assert!(slice.len() <= crate::scheduler::charge_walks::SLICE_MAX);
+            if slice.is_empty() {
+                return visited;
+            }
+            visited.extend(slice);
+        }
+    };
+    let mut visited = of_namespace("x");
+    assert_eq!(visited.len(), 344);
+    assert_eq!(visited[342..], ["waits".into(), "left".into()], "waiting pods come last");
+    visited.extend(of_namespace("y"));
+    assert!(of_namespace("z").is_empty());
+    visited.sort();
+    let mut all = uids;
+    all.sort();
+    assert_eq!(visited, all);
 }
