@@ -113,12 +113,14 @@ impl Sim {
             let has_quota = quota_of(&self.cluster.objects, &preemptor.namespace).is_some();
             pod.is_some_and(|pod| gang_of(&pod).is_none()) && !(ordered && has_quota)
         };
-        match self.possible_evictions(cold)?.iter().find(|eviction| alone(eviction)) {
-            Some(eviction) => {
+        let evictions = self.possible_evictions(cold)?;
+        match evictions.iter().find(|eviction| alone(eviction)) {
+            // A cold start keeps no room for aged pods, which can be on the only node where preemption helps.
+            Some(eviction) if self.settings.reserve_after.is_zero() => {
                 let (preemptor, victim) = (&eviction.preemptor.uid, &eviction.victim.uid);
                 Err(format!("{preemptor} waits and could have the place of {victim}"))
             }
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 

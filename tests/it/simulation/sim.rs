@@ -234,14 +234,20 @@ impl Sim {
         self.let_agents_finish()
     }
 
-    /// Goes on for as long as the agents work, at most a few seconds: reservations of aged pods change all the time.
+    /// Goes on until no agent works and no condition is on its way, at most a few seconds: reservations of aged pods change
+    /// all the time.
     fn let_agents_finish(&mut self) -> Step {
         let until = self.now + 5 * S;
-        let idle = |worker: &Worker| matches!(worker.doing, Doing::Sleeping);
-        while !self.processes.iter().all(|process| process.workers.iter().all(idle)) && self.now < until {
+        while !self.is_quiet() && self.now < until {
             self.step()?;
         }
         Ok(())
+    }
+
+    fn is_quiet(&self) -> bool {
+        let idle = |worker: &Worker| matches!(worker.doing, Doing::Sleeping);
+        self.processes.iter().all(|process| process.workers.iter().all(idle))
+            && !self.agenda.values().any(|event| matches!(event, Event::Condition(..)))
     }
 
     pub fn run_for(&mut self, time: Duration) -> Step {
