@@ -457,10 +457,15 @@ impl Scrape {
         statuses(to, allocations)?;
         let watches = [("pods", pod_watch), ("nodes", node_watch), ("others", object_watches)];
         type Read = fn(&WatchCounters) -> &AtomicU64;
-        let kinds: [(&str, &str, Read); 4] = [
+        let kinds: [(&str, &str, Read); 5] = [
             ("berth_watch_events", "Objects received by a watch, its lists included", |watch| &watch.events),
             ("berth_watch_lists", "Completed lists of a watch", |watch| &watch.lists),
             ("berth_watch_errors", "Watch errors", |watch| &watch.errors),
+            (
+                "berth_watch_expired",
+                "Watches whose resource version was too old: each is followed by a list",
+                |watch| &watch.expired,
+            ),
             ("berth_watch_bad_objects", "Objects that cannot be decoded", |watch| &watch.bad_objects),
         ];
         for (name, help, read) in kinds {
