@@ -427,6 +427,12 @@ impl Scrape {
         )?;
         counters(
             to,
+            "berth_bind_busy",
+            "Bind requests that the API server was too busy to take (429)",
+            &[(&[], binds.busy())],
+        )?;
+        counters(
+            to,
             "berth_bind_unknown",
             "Bind requests with an unknown outcome",
             &[(&[], binds.unknown())],
