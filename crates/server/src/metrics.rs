@@ -358,6 +358,11 @@ impl Scrape {
             ("berth_bad_pods", "Pods of this scheduler with an invalid spec", stats.bad_pods),
             ("berth_bad_nodes", "Node updates with invalid fields", stats.bad_nodes),
             (
+                "berth_pods_over_limit",
+                "Pods refused because they, or the pods of their namespace, have too many affinity terms",
+                stats.over_limit,
+            ),
+            (
                 "berth_invariant_violations",
                 "Commits that exceeded a node's capacity: a bug in berth",
                 stats.violations,
@@ -378,6 +383,22 @@ impl Scrape {
                 "berth_affinity_selectors",
                 "Different selectors in the affinity terms of known pods",
                 now.selectors,
+            ),
+            (
+                "berth_affinity_selectors_namespace_most",
+                "Different selectors in the affinity terms of the pods of that namespace which has most",
+                now.namespace_selectors.all,
+            ),
+            (
+                "berth_affinity_selectors_namespace_most_foreign",
+                "Different selectors that may select pods of other namespaces, in the affinity terms of the pods of that \
+                 namespace which has most",
+                now.namespace_selectors.foreign,
+            ),
+            (
+                "berth_allocations_ignored",
+                "Allocations that can have no pods because too many older ones select pods by the same label",
+                now.ignored_allocations,
             ),
             ("berth_leader", "1 while this process is the leader", usize::from(now.leading)),
         ] {
