@@ -436,7 +436,7 @@ fn selectors(nodes: usize, repeat: usize) {
     });
     let mates: Vec<_> = (0..APPS).map(|app| mate(app, &mut texts)).collect();
     let mut live = LiveSelectors::default();
-    mates.iter().for_each(|(spec, _)| live.add(&spec.pod_affinity));
+    mates.iter().for_each(|(spec, _)| live.add(&"default".into(), &spec.pod_affinity));
     let apps: Vec<(Arc<Class>, Holding)> = (mates.into_iter())
         .map(|(spec, peer)| {
             let holding = Holding { usage: spec.usage.clone(), peer: peer.clone(), ..Holding::default() };

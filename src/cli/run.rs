@@ -5,6 +5,7 @@ mod estimates;
 mod evictions;
 mod fragmentation;
 mod hints;
+mod limits;
 mod outbox;
 mod self_check;
 mod serving;
@@ -492,6 +493,7 @@ fn run_timers(tasks: &mut Tasks, engine: &Engine, config: &Config) {
             to.tick();
         }
     });
+    tasks.spawn("limits", limits::watch(engine.clone()));
     let (to, file) = (engine.clone(), config.estimator_file.clone());
     tasks.spawn("estimates", async move {
         loop {

@@ -103,7 +103,8 @@ impl World {
         let placement = Arc::new(placement);
         let mut classifier = Classifier::new(placement.clone());
         let mut selectors = LiveSelectors::default();
-        templates.iter().for_each(|(spec, _)| selectors.add(&spec.pod_affinity));
+        let namespace = "default".into();
+        templates.iter().for_each(|(spec, _)| selectors.add(&namespace, &spec.pod_affinity));
         let holding = |(spec, peer): &(PodSpec, Peer)| Holding {
             usage: spec.usage.clone(),
             peer: Arc::new(peer.clone()),

@@ -4,6 +4,7 @@
 mod audit;
 mod beside;
 mod bursts;
+mod faults;
 mod leaders;
 mod preemption;
 mod rbac;

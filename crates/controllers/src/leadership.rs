@@ -356,7 +356,11 @@ mod tests {
             let page = format!(
                 r#"{{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{{{token}"resourceVersion":"10"}},"items":[{{"metadata":{{"uid":"u"}}}}]}}"#
             );
-            async move { Ok::<_, std::convert::Infallible>(http::Response::new(page.into_bytes().into())) }
+            async move {
+                Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(
+                    page.into_bytes(),
+                )))
+            }
         });
         let client = Client::new(server, "default");
         let progress = WatchProgress::reached(reached);

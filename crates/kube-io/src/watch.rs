@@ -14,6 +14,7 @@ use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use super::Throttle;
 use super::guarded::{BadObject, Guarded, ObjectId};
@@ -54,6 +55,8 @@ pub struct WatchCounters {
     pub lists: AtomicU64,
     /// Requests refused, connections lost, watches expired.
     pub errors: AtomicU64,
+    /// Watches that ended because their resource version was too old (410): each is followed by a list.
+    pub expired: AtomicU64,
     /// Applied objects that did not parse, counted each time.
     pub bad_objects: AtomicU64,
     pub progress: WatchProgress,
@@ -119,10 +122,13 @@ pub async fn watch<K>(
     let api: Api<Guarded<K>> = Api::all_with(client, &kind);
     let mut complaints = Complaints::new(K::plural(&kind).into_owned());
     let config = watcher::Config { field_selector: field_selector.map(str::to_owned), ..config() };
+    let mut relists = Relists::default();
     loop {
         let stream =
             watcher::watcher(api.clone(), config.clone()).backoff(ShortBackoff(DefaultBackoff::default()));
-        follow(stream, counters, &mut complaints, &mut sink, false).await;
+        relists.begin();
+        follow(stream, counters, &mut complaints, &mut relists, &mut sink, false).await;
+        relists.pause(&complaints).await;
     }
 }
 
@@ -137,11 +143,14 @@ pub(super) async fn watch_while_served<K>(
 {
     let api: Api<Guarded<K>> = Api::all_with(client, version);
     let mut complaints = Complaints::new(format!("{}.{}", K::plural(version), K::group(version)));
+    let mut relists = Relists::default();
     loop {
         let stream = watcher::watcher(api.clone(), config()).backoff(ShortBackoff(DefaultBackoff::default()));
-        if let End::NotServed = follow(stream, counters, &mut complaints, sink, true).await {
+        relists.begin();
+        if let End::NotServed = follow(stream, counters, &mut complaints, &mut relists, sink, true).await {
             return;
         }
+        relists.pause(&complaints).await;
     }
 }
 
@@ -153,6 +162,56 @@ fn config() -> watcher::Config {
 enum End {
     TooOld,
     NotServed,
+}
+
+/// A watch that lasts this long after its list may list again at once when it expires.
+const STEADY: Duration = Duration::from_secs(60);
+const FIRST_RELIST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_RELIST_PAUSE: Duration = Duration::from_secs(30);
+/// Short watches in a row from which on their expiry is a fault.
+const MANY_RELISTS: u32 = 3;
+
+/// Pauses between the lists of a watch that expires soon after each of them. They double, and are no shorter than the
+/// list took: so listing takes at most half of the time.
+struct Relists {
+    began: Instant,
+    /// End of the list since then.
+    listed: Option<Instant>,
+    /// Watches in a row that were not steady.
+    short: u32,
+}
+
+impl Default for Relists {
+    fn default() -> Self {
+        Relists { began: Instant::now(), listed: None, short: 0 }
+    }
+}
+
+impl Relists {
+    fn begin(&mut self) {
+        (self.began, self.listed) = (Instant::now(), None);
+    }
+
+    fn listed(&mut self) {
+        self.listed = Some(Instant::now());
+    }
+
+    /// Waits until the watch that just expired may list again.
+    async fn pause(&mut self, complaints: &Complaints) {
+        let now = Instant::now();
+        let listed = self.listed.unwrap_or(now);
+        if now - listed >= STEADY {
+            self.short = 0;
+            return;
+        }
+        let doubled = FIRST_RELIST_PAUSE.saturating_mul(1 << self.short.min(8)).min(LONGEST_RELIST_PAUSE);
+        let pause = doubled.max(listed - self.began);
+        self.short = self.short.saturating_add(1);
+        if self.short >= MANY_RELISTS {
+            complaints.keeps_expiring(self.short, pause);
+        }
+        tokio::time::sleep(pause).await;
+    }
 }
 
 /// kube's backoff (from 0.8 s, doubling, with jitter), up to [`LONGEST_PAUSE`].
@@ -178,6 +237,7 @@ async fn follow<K: Resource>(
     stream: impl Stream<Item = watcher::Result<Event<Guarded<K>>>>,
     counters: &WatchCounters,
     complaints: &mut Complaints,
+    relists: &mut Relists,
     sink: &mut impl FnMut(WatchChange<K>),
     optional: bool,
 ) -> End {
@@ -222,6 +282,7 @@ async fn follow<K: Resource>(
             }
             Ok(Event::InitDone) => {
                 count(&counters.lists);
+                relists.listed();
                 sink(WatchChange::ListEnds);
                 counters.progress.advance(listed_version.take().unwrap_or_default());
                 let begun = counters.progress.lists_begun();
@@ -238,6 +299,7 @@ async fn follow<K: Resource>(
                 }
                 // kube's watcher lists again after a 410 in an event, but not when the watch request itself gets a 410.
                 if matches!(status_code(&error), Some(410)) {
+                    count(&counters.expired);
                     return End::TooOld;
                 }
             }
@@ -287,6 +349,17 @@ impl Complaints {
             Some(410) => tracing::info!(resource = plural, "the watch expired, listing again"),
             _ => tracing::warn!(resource = plural, error = error_text, "the watch failed, retrying"),
         }
+    }
+
+    fn keeps_expiring(&self, times: u32, pause: Duration) {
+        tracing::warn!(
+            resource = self.plural,
+            times,
+            pause_s = pause.as_secs_f64(),
+            "the watch expires right after its list each time: check the API server and etcd's compaction; \
+             {} are as old as the latest list until the next one",
+            self.plural
+        );
     }
 
     fn bad_object(&mut self, bad: &BadObject) {
@@ -425,6 +498,44 @@ mod tests {
             assert_eq!(told, ["begin", "apply a", "end", "begin", "apply b", "end"]);
             assert_eq!(counters.errors.load(Ordering::Relaxed), 1);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_is_always_too_old_lists_less_and_less_often() {
+        let list = || (200, list(10, &[pod("a", 1, "[]")]));
+        let answers = |times: usize| -> Vec<(u16, String)> {
+            (0..times).flat_map(|_| [list(), (410, status(410, "Expired"))]).collect()
+        };
+        let (counters, started) = (WatchCounters::default(), Instant::now());
+        let (_, told) = watched(answers(3), &counters).await;
+        assert_eq!(told.len(), 9);
+        assert_eq!(started.elapsed().as_secs(), 1 + 2 + 4);
+        assert_eq!(counters.expired.load(Ordering::Relaxed), 3);
+        let started = Instant::now();
+        watched(answers(100), &counters).await;
+        let longest = LONGEST_RELIST_PAUSE.as_secs();
+        assert_eq!(started.elapsed().as_secs(), 1 + 2 + 4 + 8 + 16 + 95 * longest);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_lasted_lists_again_at_once_and_a_slow_list_waits_as_long_as_it_took() {
+        let complaints = Complaints::new("pods".to_owned());
+        let mut relists = Relists::default();
+        let round = async |relists: &mut Relists, list: Duration, watch: Duration| {
+            relists.begin();
+            tokio::time::advance(list).await;
+            relists.listed();
+            tokio::time::advance(watch).await;
+            let expired = Instant::now();
+            relists.pause(&complaints).await;
+            expired.elapsed().as_secs()
+        };
+        let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+        assert_eq!(round(&mut relists, second, second).await, 1);
+        assert_eq!(round(&mut relists, second, second).await, 2);
+        assert_eq!(round(&mut relists, second, minute).await, 0);
+        assert_eq!(round(&mut relists, second, second).await, 1);
+        assert_eq!(round(&mut relists, 5 * minute, second).await, 300);
     }
 
     #[tokio::test(start_paused = true)]

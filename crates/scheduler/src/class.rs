@@ -355,7 +355,7 @@ mod tests {
         let plain = class(&mut classifier, &live, &one);
         assert_eq!(plain.id, class(&mut classifier, &live, &two).id);
         let affinity = PodAffinity { required_anti: [term("app")].into(), ..PodAffinity::default() };
-        live.add(&affinity);
+        live.add(&"x".into(), &affinity);
         assert_eq!(
             plain.id,
             class(&mut classifier, &live, &two).id,
@@ -366,9 +366,9 @@ mod tests {
         assert_eq!(selected.id, class(&mut classifier, &live, &three).id);
         // A term that reads a label unlike for each pod selects all of them: still one class.
         let preferred = [WeightedPodTerm { weight: 1, term: term("pod-name") }].into();
-        live.add(&PodAffinity { preferred, ..PodAffinity::default() });
+        live.add(&"x".into(), &PodAffinity { preferred, ..PodAffinity::default() });
         assert_eq!(class(&mut classifier, &live, &one).id, class(&mut classifier, &live, &three).id);
-        live.remove(&affinity);
+        live.remove(&"x".into(), &affinity);
         assert_ne!(class(&mut classifier, &live, &one).id, selected.id);
     }
 

@@ -29,7 +29,7 @@ use parking_lot::{Condvar, Mutex};
 pub use advice::AdviceInput;
 pub use evaluation::{Evaluation, EvaluationError, NodeNames};
 pub use operation::Operation;
-pub use snapshots::Statistics;
+pub use snapshots::{LimitsReached, Statistics};
 
 use crate::agent::{Agent, AgentConfig, CacheStats, Part};
 use crate::dispatch::Estimator;

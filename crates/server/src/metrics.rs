@@ -363,6 +363,11 @@ impl Scrape {
             ("berth_bad_pods", "Pods of this scheduler with an invalid spec", stats.bad_pods),
             ("berth_bad_nodes", "Node updates with invalid fields", stats.bad_nodes),
             (
+                "berth_pods_over_limit",
+                "Pods refused because they, or the pods of their namespace, have too many affinity terms",
+                stats.over_limit,
+            ),
+            (
                 "berth_invariant_violations",
                 "Commits that exceeded a node's capacity: a bug in berth",
                 stats.violations,
@@ -388,6 +393,22 @@ impl Scrape {
                 "berth_affinity_selectors",
                 "Different selectors in the affinity terms of known pods",
                 now.selectors,
+            ),
+            (
+                "berth_affinity_selectors_namespace_most",
+                "Different selectors in the affinity terms of the pods of that namespace which has most",
+                now.namespace_selectors.all,
+            ),
+            (
+                "berth_affinity_selectors_namespace_most_foreign",
+                "Different selectors that may select pods of other namespaces, in the affinity terms of the pods of that \
+                 namespace which has most",
+                now.namespace_selectors.foreign,
+            ),
+            (
+                "berth_allocations_ignored",
+                "Allocations that can have no pods because too many older ones select pods by the same label",
+                now.ignored_allocations,
             ),
             ("berth_leader", "1 while this process is the leader", usize::from(now.leading)),
         ] {
@@ -437,6 +458,12 @@ impl Scrape {
         )?;
         counters(
             to,
+            "berth_bind_busy",
+            "Bind requests that the API server was too busy to take (429)",
+            &[(&[], binds.busy())],
+        )?;
+        counters(
+            to,
             "berth_bind_unknown",
             "Bind requests with an unknown outcome",
             &[(&[], binds.unknown())],
@@ -461,10 +488,15 @@ impl Scrape {
         statuses(to, allocations)?;
         let watches = [("pods", pod_watch), ("nodes", node_watch), ("others", object_watches)];
         type Read = fn(&WatchCounters) -> &AtomicU64;
-        let kinds: [(&str, &str, Read); 4] = [
+        let kinds: [(&str, &str, Read); 5] = [
             ("berth_watch_events", "Objects received by a watch, its lists included", |watch| &watch.events),
             ("berth_watch_lists", "Completed lists of a watch", |watch| &watch.lists),
             ("berth_watch_errors", "Watch errors", |watch| &watch.errors),
+            (
+                "berth_watch_expired",
+                "Watches whose resource version was too old: each is followed by a list",
+                |watch| &watch.expired,
+            ),
             ("berth_watch_bad_objects", "Objects that cannot be decoded", |watch| &watch.bad_objects),
         ];
         for (name, help, read) in kinds {

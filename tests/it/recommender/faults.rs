@@ -137,7 +137,8 @@ async fn what_the_api_server_refuses_or_loses_is_written_in_the_end() {
     let watch = Watch::start(&client);
     let random = Mutex::new(Rng(seed));
     // Half of the recommender's writes fail, and a fifth of its reads: a round needs many answers.
-    let proxy = Flaky::start(client.clone(), move |_, method, path| {
+    let proxy = Flaky::start(client.clone(), move |_, method, uri| {
+        let path = uri.path();
         let is_ours = ["/autoscaling.k8s.io/", "/metrics.k8s.io/", "/deployments", "/replicasets/"];
         if !is_ours.iter().any(|part| path.contains(part)) {
             return Fate::Pass;

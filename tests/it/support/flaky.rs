@@ -24,7 +24,7 @@ pub enum Fate {
     LoseAnswer,
 }
 
-type Decide = dyn Fn(usize, &Method, &str) -> Fate + Send + Sync;
+type Decide = dyn Fn(usize, &Method, &Uri) -> Fate + Send + Sync;
 
 struct Shared {
     client: Client,
@@ -42,10 +42,10 @@ pub struct Flaky {
 }
 
 impl Flaky {
-    /// `decide` gets the number of the request, its verb and its path.
+    /// `decide` gets the number of the request, its verb, and its path and query.
     pub async fn start(
         client: Client,
-        decide: impl Fn(usize, &Method, &str) -> Fate + Send + Sync + 'static,
+        decide: impl Fn(usize, &Method, &Uri) -> Fate + Send + Sync + 'static,
     ) -> Self {
         let decide = Box::new(decide);
         let (count, requests) = (AtomicUsize::new(0), Mutex::default());
@@ -84,13 +84,18 @@ impl Drop for Flaky {
 fn answer(status: StatusCode) -> Response<Body> {
     let body =
         format!(r#"{{"kind":"Status","status":"Failure","message":"flaky","code":{}}}"#, status.as_u16());
-    Response::builder().status(status).body(Body::from(body)).expect("an answer")
+    let mut response = Response::builder().status(status);
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        // As the API server does.
+        response = response.header(header::RETRY_AFTER, "1");
+    }
+    response.body(Body::from(body)).expect("an answer")
 }
 
 async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let number = shared.count.fetch_add(1, Ordering::Relaxed);
     shared.requests.lock().push((request.method().clone(), request.uri().clone()));
-    let fate = (shared.decide)(number, request.method(), request.uri().path());
+    let fate = (shared.decide)(number, request.method(), request.uri());
     if let Fate::Refuse(status) = fate {
         return answer(status);
     }

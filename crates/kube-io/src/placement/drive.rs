@@ -4,18 +4,27 @@ use berth_scheduler::placement::{BindAttempt, BindOutcome, BindStep, Binding, Pl
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::Throttle;
+
 /// Counters of the binds of this process.
 #[derive(Debug, Default)]
 pub struct BindCounters {
     requests: AtomicU64,
+    busy: AtomicU64,
     unknown: AtomicU64,
     reads: AtomicU64,
+    warnings: Throttle,
 }
 
 impl BindCounters {
     /// Returns the number of bind requests sent.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Bind requests that the API server was too busy to take.
+    pub fn busy(&self) -> u64 {
+        self.busy.load(Ordering::Relaxed)
     }
 
     /// Bind requests with an unknown result.
@@ -26,6 +35,23 @@ impl BindCounters {
     /// Pods read to learn whether they were bound.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
+    }
+}
+
+impl BindCounters {
+    fn note(&self, binding: &Binding, reply: &Reply) {
+        let (counter, why) = match reply {
+            Reply::Busy { .. } => (&self.busy, "the API server is too busy"),
+            Reply::Unknown(why) => (&self.unknown, why.as_str()),
+            _ => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if self.warnings.is_due() {
+            tracing::warn!(
+                namespace = %binding.namespace, pod = %binding.name, error = why,
+                "the API server did not accept a bind, retrying; the pod keeps its room meanwhile"
+            );
+        }
     }
 }
 
@@ -53,9 +79,7 @@ pub async fn drive(
                     sent = true;
                     counters.requests.fetch_add(1, Ordering::Relaxed);
                     let reply = store.bind(binding).await;
-                    if matches!(reply, Reply::Unknown(_)) {
-                        counters.unknown.fetch_add(1, Ordering::Relaxed);
-                    }
+                    counters.note(binding, &reply);
                     attempt.replied(reply, clock())
                 } else if sent {
                     BindStep::Read { after: Duration::ZERO }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Engine, Operation};
 use crate::dispatch::Estimator;
+use crate::live_selectors::NamespaceSelectors;
 use crate::scheduler::{ForeignCounts, QueueLengths, QuotaStanding, Stats};
 use berth_model::{Amounts, Node};
 
@@ -23,11 +24,25 @@ pub struct Statistics {
     pub classes: usize,
     /// Different selectors in the affinity terms of known pods.
     pub selectors: usize,
+    /// The greatest numbers of these of one namespace.
+    pub namespace_selectors: NamespaceSelectors,
+    /// Allocations that can have no pods, because too many older ones select pods alike.
+    pub ignored_allocations: usize,
     pub leading: bool,
 }
 
+/// What the limits of the scheduler hold back at one time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LimitsReached {
+    /// Pods refused so far.
+    pub refused_pods: u64,
+    /// Namespaces whose pods have too many different selectors, or some of them.
+    pub full_namespaces: Vec<Arc<str>>,
+    pub ignored_allocations: usize,
+}
+
 impl Engine {
-    /// Returns all counters and sizes as of one time. Bounded by the number of waiting pods.
+    /// Returns all counters and sizes as of one time. Bounded by the number of waiting pods and of namespaces with terms.
     pub fn statistics(&self) -> Statistics {
         self.with(Operation::Snapshot, |scheduler, _| {
             let (pods, assumed) = scheduler.ledger().counts();
@@ -42,8 +57,19 @@ impl Engine {
                 aged: scheduler.aged(),
                 classes: scheduler.classes(),
                 selectors: scheduler.ledger().selectors().len(),
+                namespace_selectors: scheduler.ledger().selectors().most_of_a_namespace(),
+                ignored_allocations: scheduler.ignored_allocations(),
                 leading: scheduler.leading(),
             }
+        })
+    }
+
+    /// Returns what the limits of the scheduler hold back. Bounded by `most`.
+    pub fn limits_reached(&self, most: usize) -> LimitsReached {
+        self.with(Operation::Snapshot, |scheduler, _| LimitsReached {
+            refused_pods: scheduler.stats().over_limit,
+            full_namespaces: scheduler.ledger().selectors().full().take(most).cloned().collect(),
+            ignored_allocations: scheduler.ignored_allocations(),
         })
     }
 

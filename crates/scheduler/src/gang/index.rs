@@ -1,7 +1,9 @@
 //! Index of allocations: finds the allocation of a pod by the pod's labels, owner and group, without scanning all
 //! allocations.
+//!
+//! Allocations that every member of which shares an attribute are found by it, the oldest first, and only the oldest
+//! [`CONSIDERED_MAX`] of one attribute: so looking for the allocation of a pod is bounded, whoever creates how many.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -14,15 +16,29 @@ pub struct Membership {
     pub name: AllocationName,
     /// Index of the pod's role in the allocation.
     pub role: usize,
-    /// Younger allocations that also match the pod.
+    /// Next younger allocations that also match the pod, at most [`LOSERS_MAX`].
     pub losers: Box<[AllocationName]>,
 }
+
+/// Maximum number of allocations with one clue that may have pods.
+pub const CONSIDERED_MAX: usize = 256;
+/// Maximum number of allocations that are recorded as losers of one pod.
+pub const LOSERS_MAX: usize = 16;
 
 /// All allocations, indexed by clue.
 #[derive(Debug, Default)]
 pub struct Allocations {
     all: BTreeMap<AllocationName, Arc<Allocation>>,
-    by_clue: HashMap<Clue, BTreeSet<AllocationName>>,
+    by_clue: HashMap<Clue, BTreeSet<Age>>,
+    /// Number of allocations with a clue that too many older ones have.
+    ignored: usize,
+}
+
+/// Time of creation and name of an allocation: of two that match a pod, the lesser one has it.
+type Age = (i64, AllocationName);
+
+fn age_of(allocation: &Allocation) -> Age {
+    (allocation.created_s, allocation.name.clone())
 }
 
 /// An attribute that every member of a role has.
@@ -57,7 +73,8 @@ impl Allocations {
         }
         self.delete(&allocation.name.clone());
         for clue in clues_of(&allocation) {
-            self.by_clue.entry(clue).or_default().insert(allocation.name.clone());
+            let ages = self.by_clue.entry(clue).or_default();
+            self.ignored += usize::from(ages.insert(age_of(&allocation)) && ages.len() > CONSIDERED_MAX);
         }
         self.all.insert(allocation.name.clone(), Arc::new(allocation));
         true
@@ -66,9 +83,9 @@ impl Allocations {
     pub fn delete(&mut self, name: &AllocationName) -> Option<Arc<Allocation>> {
         let gone = self.all.remove(name)?;
         for clue in clues_of(&gone) {
-            if let Some(names) = self.by_clue.get_mut(&clue) {
-                names.remove(name);
-                if names.is_empty() {
+            if let Some(ages) = self.by_clue.get_mut(&clue) {
+                self.ignored -= usize::from(ages.remove(&age_of(&gone)) && ages.len() >= CONSIDERED_MAX);
+                if ages.is_empty() {
                     self.by_clue.remove(&clue);
                 }
             }
@@ -89,46 +106,61 @@ impl Allocations {
         self.all.is_empty()
     }
 
+    /// Returns the number of allocations that can have no pods, because [`CONSIDERED_MAX`] older ones have the same
+    /// clue. One with several roles counts once for each.
+    pub fn ignored(&self) -> usize {
+        self.ignored
+    }
+
+    /// Returns whether this allocation is among the [`CONSIDERED_MAX`] oldest with the clue of one of its roles.
+    pub fn is_considered(&self, allocation: &Allocation) -> bool {
+        let is_there = |ages: &BTreeSet<Age>| {
+            ages.len() <= CONSIDERED_MAX
+                || ages.iter().take(CONSIDERED_MAX).any(|(_, name)| *name == allocation.name)
+        };
+        clues_of(allocation).iter().any(|clue| self.by_clue.get(clue).is_none_or(is_there))
+    }
+
     /// Returns the allocation of this pod: of several matching ones the oldest, then by kind and name.
     ///
     /// A pod that names a PodGroup belongs to it, even if the PodGroup does not exist yet.
     pub fn find(&self, pod: &Peer) -> Option<Membership> {
-        let mut found: Vec<(&Arc<Allocation>, usize)> = Vec::new();
-        if !self.all.is_empty() {
-            self.each_clue(pod, |names| {
-                for allocation in names.iter().filter_map(|name| self.all.get(name)) {
-                    if found.iter().any(|(known, _)| Arc::ptr_eq(known, allocation)) {
-                        continue;
-                    }
-                    if let Some(role) = allocation.role_of(pod) {
-                        found.push((allocation, role));
-                    }
-                }
-            });
-        }
         let named = pod.group.as_ref().map(|group| AllocationName {
             kind: AllocationKind::PodGroup,
             namespace: pod.identity.namespace.clone(),
             name: group.clone(),
         });
-        found.sort_by(|(a, _), (b, _)| precedence(a, b, named.as_ref()));
-        let mut names = found.iter().map(|(allocation, role)| (allocation.name.clone(), *role));
-        match named {
-            Some(name) if found.first().is_none_or(|(first, _)| first.name != name) => {
-                Some(Membership { name, role: 0, losers: names.map(|(name, _)| name).collect() })
-            }
-            _ => {
-                let (name, role) = names.next()?;
-                Some(Membership { name, role, losers: names.map(|(name, _)| name).collect() })
-            }
+        let mut found: BTreeMap<(bool, &Age), usize> = BTreeMap::new();
+        if !self.all.is_empty() {
+            self.each_clue(pod, |ages| {
+                for age in ages.iter().take(CONSIDERED_MAX) {
+                    // The PodGroup that the pod names comes first.
+                    let rank = (Some(&age.1) != named.as_ref(), age);
+                    let role = || self.all.get(&age.1)?.role_of(pod);
+                    if !found.contains_key(&rank)
+                        && let Some(role) = role()
+                    {
+                        found.insert(rank, role);
+                    }
+                }
+            });
         }
+        let mut found = found.into_iter().map(|((_, (_, name)), role)| (name.clone(), role)).peekable();
+        let (name, role) = match named {
+            Some(named) => {
+                let first = found.next_if(|(name, _)| *name == named);
+                (named, first.map_or(0, |(_, role)| role))
+            }
+            None => found.next()?,
+        };
+        Some(Membership { name, role, losers: found.map(|(name, _)| name).take(LOSERS_MAX).collect() })
     }
 
-    fn each_clue<'a>(&'a self, pod: &Peer, mut take: impl FnMut(&'a BTreeSet<AllocationName>)) {
+    fn each_clue<'a>(&'a self, pod: &Peer, mut take: impl FnMut(&'a BTreeSet<Age>)) {
         let namespace = || pod.identity.namespace.clone();
         let mut look = |clue: Clue| {
-            if let Some(names) = self.by_clue.get(&clue) {
-                take(names);
+            if let Some(ages) = self.by_clue.get(&clue) {
+                take(ages);
             }
         };
         for (key, value) in pod.identity.labels.pairs() {
@@ -142,12 +174,6 @@ impl Allocations {
         }
         look(Clue::Any { namespace: namespace() });
     }
-}
-
-/// Orders allocations by precedence: the PodGroup that the pod names first, then the older one.
-fn precedence(a: &Allocation, b: &Allocation, named: Option<&AllocationName>) -> Ordering {
-    let rank = |x: &Allocation| (Some(&x.name) != named, x.created_s);
-    rank(a).cmp(&rank(b)).then_with(|| a.name.cmp(&b.name))
 }
 
 /// Returns one clue per role: the most selective one.
@@ -261,6 +287,31 @@ mod tests {
         assert_eq!(found(&all, &pod("ns", &[("job", "x")])).as_deref(), Some("a"));
         all.delete(&young);
         assert!(all.is_empty() && all.by_clue.is_empty());
+    }
+
+    /// Far more than a pod's search looks at: with a search that looks at all of them, this takes minutes.
+    #[test]
+    fn of_very_many_that_claim_a_pod_only_the_oldest_are_considered() {
+        let many = 100_000;
+        let mut all = Allocations::default();
+        let own = |at: usize| name(AllocationKind::Allocation, &format!("a-{at:06}"));
+        for at in 0..many {
+            all.apply(allocation(own(at), (many - at) as i64, with_label("job", &["x"])));
+        }
+        assert_eq!(all.ignored(), many - CONSIDERED_MAX);
+        let x = pod("ns", &[("job", "x")]);
+        for _ in 0..1_000 {
+            let membership = all.find(&x).expect("it has one");
+            assert_eq!(membership.name, own(many - 1));
+            assert_eq!(membership.losers.len(), LOSERS_MAX);
+            assert_eq!(membership.losers[0], own(many - 2));
+        }
+        assert_eq!(found(&all, &pod("ns", &[("job", "y")])), None);
+        let is_considered = |at: usize| all.is_considered(all.get(&own(at)).expect("there"));
+        assert!(is_considered(many - CONSIDERED_MAX) && !is_considered(many - CONSIDERED_MAX - 1));
+        (0..many).for_each(|at| drop(all.delete(&own(at))));
+        assert!(all.is_empty() && all.by_clue.is_empty());
+        assert_eq!(all.ignored(), 0);
     }
 
     #[test]

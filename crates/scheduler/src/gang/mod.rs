@@ -8,7 +8,7 @@ mod index;
 mod plan;
 mod spec;
 
-pub use index::{Allocations, Membership};
+pub use index::{Allocations, CONSIDERED_MAX, LOSERS_MAX, Membership};
 pub use plan::{GangPlan, Lacking, UnboundMember, WantedMembers};
 pub use spec::{
     Allocation, AllocationKind, AllocationName, COSCHEDULING_LABEL, GangRole, GangRoleStatus, GangStatus,

@@ -188,13 +188,23 @@ impl Ledger {
     }
 
     /// Adds the terms of a pod that waits, so that the pods they select need no other class once it is charged.
-    pub fn expect(&mut self, affinity: &PodAffinity) {
-        self.selectors.add(affinity);
+    pub fn expect(&mut self, namespace: &Arc<str>, affinity: &PodAffinity) {
+        self.selectors.add(namespace, affinity);
     }
 
     /// Reverts one [`Ledger::expect`].
-    pub fn stop_expecting(&mut self, affinity: &PodAffinity) {
-        self.selectors.remove(affinity);
+    pub fn stop_expecting(&mut self, namespace: &Arc<str>, affinity: &PodAffinity) {
+        self.selectors.remove(namespace, affinity);
+    }
+
+    /// Returns whether the terms of a pod that waits may be expected: see [`LiveSelectors::has_room`].
+    pub fn has_room_for_terms(&mut self, namespace: &Arc<str>, affinity: &PodAffinity) -> bool {
+        self.selectors.has_room(namespace, affinity)
+    }
+
+    /// Returns the namespaces that have room for more terms again: see [`LiveSelectors::take_relieved`].
+    pub fn take_relieved_namespaces(&mut self) -> BTreeSet<Arc<str>> {
+        self.selectors.take_relieved()
     }
 
     /// Returns the accounts of all quotas.
@@ -329,7 +339,7 @@ impl Ledger {
             charge.holding = holding.clone();
             self.inventory.charge(node, &holding);
             self.accounts.charge(&holding);
-            self.selectors.add(&holding.peer.affinity);
+            self.selectors.add(&holding.peer.identity.namespace, &holding.peer.affinity);
             if holding.peer != before.holding.peer {
                 self.arrived.push(holding.peer.clone());
             }
@@ -429,7 +439,8 @@ impl Ledger {
     /// Subtracts `charge`, which is no longer in the ledger, from its row.
     fn release(&mut self, charge: &Charge) {
         self.accounts.discharge(&charge.holding);
-        self.selectors.remove(&charge.holding.peer.affinity);
+        let peer = &charge.holding.peer;
+        self.selectors.remove(&peer.identity.namespace, &peer.affinity);
         let saturated = self.inventory.row(charge.node).is_saturated();
         self.inventory.discharge(charge.node, &charge.holding);
         if saturated {
@@ -470,7 +481,8 @@ impl Ledger {
         self.count_priority(charge.holding.priority, true);
         self.inventory.charge(charge.node, &charge.holding);
         self.accounts.charge(&charge.holding);
-        self.selectors.add(&charge.holding.peer.affinity);
+        let peer = &charge.holding.peer;
+        self.selectors.add(&peer.identity.namespace, &peer.affinity);
         self.arrived.push(charge.holding.peer.clone());
         for claim in charge.holding.volumes.iter().flat_map(|held| &held.claims) {
             let users = self.users.entry(claim.clone()).or_default();

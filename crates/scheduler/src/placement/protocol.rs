@@ -19,6 +19,9 @@ pub const MOST_UNKNOWN: u32 = 5;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Longest pause that the store may ask for. The API server asks for 1 s to 10 s; a bind that waits holds a slot and the
+/// room on its node.
+const LONGEST_ASKED_PAUSE: Duration = Duration::from_secs(30);
 
 /// The next step of a bind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +81,8 @@ impl BindAttempt {
             Reply::NotFound => BindStep::Done(BindOutcome::Vanished),
             Reply::Busy { retry_after } => {
                 let pause = self.pause();
-                BindStep::Bind { after: retry_after.unwrap_or(pause).max(pause) }
+                let asked = retry_after.unwrap_or_default().min(LONGEST_ASKED_PAUSE);
+                BindStep::Bind { after: asked.max(pause) }
             }
             Reply::Conflict(why) | Reply::Rejected(why) => {
                 self.refusal = Some(why);
@@ -205,9 +209,10 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_store_gets_the_time_it_asks_for() {
+    fn a_busy_store_gets_the_time_it_asks_for_up_to_a_limit() {
         let busy = |s| Reply::Busy { retry_after: Some(s * S) };
         assert_eq!(attempt().replied(busy(7), S), BindStep::Bind { after: 7 * S });
+        assert_eq!(attempt().replied(busy(86_400), S), BindStep::Bind { after: LONGEST_ASKED_PAUSE });
         assert_eq!(
             attempt().replied(Reply::Busy { retry_after: None }, S),
             BindStep::Bind { after: FIRST_PAUSE }

@@ -81,6 +81,8 @@ pub struct Stats {
     /// Pods and nodes whose spec is invalid.
     pub bad_pods: u64,
     pub bad_nodes: u64,
+    /// Pods refused because of their number of terms, or of selectors in their namespace.
+    pub over_limit: u64,
     /// Commits that overcommitted a node. Not 0 only if berth has a bug.
     pub violations: u64,
     /// Conditions and nominations that were written again, because the API server did not have them.

@@ -340,6 +340,9 @@ impl Scheduler {
         for selector in self.cluster.ledger.take_new_selectors() {
             self.stale.mark_selected(&selector);
         }
+        for namespace in self.cluster.ledger.take_relieved_namespaces() {
+            self.stale.mark_namespace(namespace);
+        }
     }
 
     /// Reclassifies this pod now if it is marked. Must be called before a decision about it.
@@ -373,14 +376,18 @@ impl Scheduler {
         let used = |claim: &ClaimName| self.cluster.ledger.is_used(claim);
         let spec = self.cluster.objects.effective_spec(&pod.spec.clone().unwrap_or_default(), &pod, &used);
         let holding = self.cluster.objects.holding(&pod);
-        let refusal = PodRefusal::of(&pod);
+        let (namespace, affinity) = (&holding.peer.identity.namespace, &holding.peer.affinity);
+        let refusal = PodRefusal::of(&pod).or_else(|| {
+            let is_full = !self.cluster.ledger.has_room_for_terms(namespace, affinity);
+            is_full.then(|| PodRefusal::TooManySelectors { namespace: namespace.clone() })
+        });
         // The terms of a pod that is refused concern nobody.
-        let expected = if refusal.is_none() { holding.peer.affinity.clone() } else { Arc::default() };
+        let expected = if refusal.is_none() { affinity.clone() } else { Arc::default() };
         // Before it is classified: most terms select the pod itself.
-        self.cluster.ledger.expect(&expected);
+        self.cluster.ledger.expect(namespace, &expected);
         if let Some(known) = self.cluster.waiting.get_mut(&pod.uid) {
             let before = std::mem::replace(&mut known.expected, expected.clone());
-            self.cluster.ledger.stop_expecting(&before);
+            self.cluster.ledger.stop_expecting(namespace, &before);
         }
         let class = self.classify(&pod, &spec, &holding);
         let gang = self.gangs.find(&holding.peer);
@@ -430,8 +437,8 @@ impl Scheduler {
         match refusal {
             None => self.admit(&uid, now),
             Some(refusal) => {
-                let is_bad = matches!(refusal, PodRefusal::Invalid(_) | PodRefusal::TooManyTerms { .. });
-                self.stats.bad_pods += u64::from(is_bad);
+                self.stats.bad_pods += u64::from(matches!(refusal, PodRefusal::Invalid(_)));
+                self.stats.over_limit += u64::from(refusal.is_by_limit());
                 if let Some(waiting) = self.cluster.waiting.get_mut(&uid) {
                     waiting.state = State::Refused(Box::new(refusal));
                 }

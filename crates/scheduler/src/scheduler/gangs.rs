@@ -40,14 +40,16 @@ const PACE_EACH: Duration = Duration::from_millis(10);
 pub(super) struct Gangs {
     allocations: Allocations,
     all: BTreeMap<AllocationName, Gang>,
+    /// Gangs with members without a node: only these have anything to wait for.
+    with_waiting: BTreeSet<AllocationName>,
     /// Names by dispatcher key.
     by_key: HashMap<Arc<str>, AllocationName>,
     /// By uid: the gang and role of each member with a node.
     placed: HashMap<Arc<str>, (AllocationName, usize)>,
     /// Gangs with changes: whether to retry them is still to be decided.
-    due: BTreeSet<AllocationName>,
+    pub(super) due: BTreeSet<AllocationName>,
     /// Gangs whose status may have changed.
-    unreported: BTreeSet<AllocationName>,
+    pub(super) unreported: BTreeSet<AllocationName>,
     /// Last gang of `untold` whose status was computed.
     checked_up_to: Option<AllocationName>,
     /// Namespaces whose pods with a node may be members that are not recorded yet, or not any more.
@@ -184,9 +186,22 @@ impl Gangs {
     fn changed(&mut self, name: &AllocationName) {
         if let Some(gang) = self.all.get_mut(name) {
             gang.version += 1;
-            self.due.insert(name.clone());
             self.unreported.insert(name.clone());
+            let is_empty = gang.waiting.is_empty() && gang.placed.is_empty();
+            if !is_empty || gang.state != GangState::Idle || self.allocations.get(name).is_none() {
+                self.due.insert(name.clone());
+            }
         }
+    }
+
+    /// Returns the gangs with members without a node.
+    fn waiting(&self) -> impl Iterator<Item = (&AllocationName, &Gang)> {
+        self.with_waiting.iter().filter_map(|name| self.all.get_key_value(name))
+    }
+
+    /// Returns the number of allocations that can have no pods: see [`Allocations::ignored`].
+    pub(super) fn ignored_allocations(&self) -> usize {
+        self.allocations.ignored()
     }
 
     /// Drops a gang without an object and without pods.
@@ -269,7 +284,7 @@ impl Gangs {
     /// Returns the numbers of members of incomplete gangs and of members of unschedulable gangs.
     pub(super) fn waiting_members(&self) -> (usize, usize) {
         let mut counts = (0, 0);
-        for gang in self.all.values() {
+        for (_, gang) in self.waiting() {
             match gang.state {
                 GangState::Idle => counts.0 += gang.waiting.len(),
                 GangState::Parked(_) | GangState::TimedOut => counts.1 += gang.waiting.len(),
@@ -320,8 +335,8 @@ impl Gangs {
         }
     }
 
-    /// Finds the members among the pods with a node, if they are not known.
-    fn recount(&mut self, cluster: &Cluster, preemption: &Preemption) {
+    /// Finds the members among the pods with a node, if they are not known. Returns whether it found any change.
+    fn recount(&mut self, cluster: &Cluster, preemption: &Preemption) -> bool {
         let mut found: Vec<(Arc<str>, Option<Membership>)> = Vec::new();
         for uid in self.recounts.next_slice(&cluster.ledger) {
             let Some(charge) = cluster.ledger.charge_of(&uid) else {
@@ -334,12 +349,20 @@ impl Gangs {
                 found.push((uid, membership));
             }
         }
+        let is_change = |(uid, membership): &(Arc<str>, Option<Membership>)| match membership {
+            Some(now) => {
+                self.placed.get(uid).is_none_or(|(name, role)| (name, *role) != (&now.name, now.role))
+            }
+            None => true,
+        };
+        let changed = found.iter().any(is_change);
         for (uid, membership) in found {
             match membership {
                 Some(membership) => self.gained(&uid, &membership.name, membership.role),
                 None => self.lost(&uid),
             }
         }
+        changed
     }
 
     fn set_state(&mut self, name: &AllocationName, state: GangState) {
@@ -402,7 +425,9 @@ impl Scheduler {
     fn allocation_changed(&mut self, name: &AllocationName, before: Option<Arc<Allocation>>) {
         self.gang_leaves_line(name);
         let after = self.gangs.allocations.get(name).cloned();
-        self.preemption.retry_preemption();
+        if self.gangs.all.get(name).is_some_and(|gang| !gang.placed.is_empty()) {
+            self.preemption.retry_preemption();
+        }
         if let Some(gang) = self.gangs.all.get_mut(name) {
             gang.failures = 0;
             gang.complete_since = None;
@@ -444,6 +469,7 @@ impl Scheduler {
         self.adopt_nomination(uid);
         let name = &membership.name;
         self.gangs.gang(name).waiting.insert(place, (uid.clone(), membership.role));
+        self.gangs.with_waiting.insert(name.clone());
         self.gangs.contest(uid, &membership.losers);
         self.gangs.changed(name);
         self.gangs.due.remove(name);
@@ -460,6 +486,9 @@ impl Scheduler {
         };
         if let Some(gang) = self.gangs.all.get_mut(&membership.name) {
             gang.waiting.remove(&place);
+            if gang.waiting.is_empty() {
+                self.gangs.with_waiting.remove(&membership.name);
+            }
         }
         self.gangs.changed(&membership.name);
         self.gangs.concede(uid, &membership.losers);
@@ -474,8 +503,9 @@ impl Scheduler {
         if self.gangs.all.is_empty() && self.gangs.recounts.is_empty() {
             return;
         }
-        if self.synced() {
-            self.gangs.recount(&self.cluster, &self.preemption);
+        // A member is evicted only with its gang.
+        if self.synced() && self.gangs.recount(&self.cluster, &self.preemption) {
+            self.preemption.retry_preemption();
         }
         for name in std::mem::take(&mut self.gangs.due) {
             self.decide_gang(&name, now);
@@ -486,8 +516,7 @@ impl Scheduler {
         }
         self.gangs.next_check = now + Duration::from_millis(50);
         let loosened = self.inventory().loosened();
-        let waits = |gang: &&Gang| !gang.waiting.is_empty();
-        let parked = self.gangs.all.values().filter(waits).count();
+        let parked = self.gangs.with_waiting.len();
         let pace = PACE.max(PACE_EACH * u32::try_from(parked).unwrap_or(u32::MAX));
         let ripe = |(name, gang): (&AllocationName, &Gang)| {
             let timeout = self.gangs.allocations.get(name).and_then(|allocation| allocation.timeout);
@@ -502,7 +531,7 @@ impl Scheduler {
             };
             again.then(|| (name.clone(), late))
         };
-        for (name, late) in self.gangs.all.iter().filter_map(ripe).collect::<Vec<_>>() {
+        for (name, late) in self.gangs.waiting().filter_map(ripe).collect::<Vec<_>>() {
             if late { self.time_out(&name, now) } else { self.enqueue_gang(&name, now) }
         }
         self.report_gangs(now);

@@ -278,6 +278,11 @@ impl Scheduler {
         }
     }
 
+    /// Returns the number of allocations that can have no pods, because too many older ones select pods alike.
+    pub fn ignored_allocations(&self) -> usize {
+        self.gangs.ignored_allocations()
+    }
+
     pub fn parked_classes(&self) -> usize {
         self.parked.groups().count()
     }
@@ -565,7 +570,7 @@ impl Scheduler {
         self.end_nomination(uid, false);
         let waiting = self.cluster.waiting.remove(uid)?;
         self.claims.remove_user(uid, &waiting.holding);
-        self.cluster.ledger.stop_expecting(&waiting.expected);
+        self.cluster.ledger.stop_expecting(waiting.namespace(), &waiting.expected);
         Some(waiting)
     }
 

@@ -15,6 +15,10 @@ pub(super) const SLICE_MAX: usize = 512;
 /// A pod that is reclassified counts as this many that are only examined.
 const RECLASSIFIED_COST: usize = 8;
 
+/// Beyond this number of marks, one of all pods replaces those whose walk has not begun: each is looked at when a pod is
+/// decided on.
+const MARKS_MAX: usize = 64;
+
 /// Waiting pods to be reclassified.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
@@ -71,6 +75,12 @@ impl Stale {
         self.pods.is_empty() && self.walks.is_empty()
     }
 
+    /// Returns the number of marks whose pods are not all found yet.
+    #[cfg(test)]
+    pub(super) fn marks(&self) -> usize {
+        self.walks.len()
+    }
+
     pub(super) fn mark_all(&mut self) {
         self.mark(None, Which::All);
     }
@@ -103,7 +113,16 @@ impl Stale {
     }
 
     fn mark(&mut self, namespace: Option<Arc<str>>, which: Which) {
-        let mark = Mark { namespace, which };
+        let all = Mark { namespace: None, which: Which::All };
+        if self.queued.contains(&all) {
+            return;
+        }
+        let mut mark = Mark { namespace, which };
+        if self.queued.len() >= MARKS_MAX && !self.queued.contains(&mark) {
+            self.walks.retain(|walk| walk.range.is_some());
+            self.queued.clear();
+            mark = all;
+        }
         if self.queued.insert(mark.clone()) {
             self.walks.push_back(Walk { mark, range: None });
         }

@@ -62,8 +62,11 @@ impl Scheduler {
     pub(crate) fn inquire(&mut self, agent: &mut Agent, pod: &Pod) -> Inquiry {
         let class = self.class_of(pod);
         agent.catch_up(self.cluster.ledger.inventory());
-        let refused =
-            PodRefusal::of(pod).map(|refusal| refusal.to_string().into()).or_else(|| self.quota_refusal(pod));
+        // What refuses it here and now is known of a pod that waits.
+        let refusal = PodRefusal::of(pod).or_else(|| {
+            self.cluster.waiting.get(&pod.uid).and_then(|waiting| waiting.state.refusal().cloned())
+        });
+        let refused = refusal.map(|why| why.to_string().into()).or_else(|| self.quota_refusal(pod));
         Inquiry { class, policy: self.policy_of(pod), refused, preemption: pod.preemption_policy }
     }
 

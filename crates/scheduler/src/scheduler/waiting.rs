@@ -9,6 +9,7 @@ use super::{Missing, UNSCHEDULABLE, cluster_events};
 use crate::class::Class;
 use crate::dispatch::Ticket;
 use crate::gang::Membership;
+use crate::live_selectors::{FOREIGN_SELECTORS_MAX, SELECTORS_MAX};
 use crate::queue::Place;
 use berth_model::{Holding, Pod, PodAffinity, PodRef, PreemptionPolicy, SpecError, Unsupported};
 
@@ -100,13 +101,24 @@ pub enum PodRefusal {
         max = TERMS_MAX
     )]
     TooManyTerms { terms: usize },
+    #[error(
+        "the pods of namespace {namespace} have as many different selectors in their affinity terms as berth counts for \
+         one namespace, which is {SELECTORS_MAX}, of which {FOREIGN_SELECTORS_MAX} may select pods of other namespaces: \
+         use selectors that several workloads share; this pod is tried again when other pods have gone"
+    )]
+    TooManySelectors { namespace: Arc<str> },
 }
 
 /// Each term of a pod costs its class a count over all nodes.
 const TERMS_MAX: usize = 256;
 
 impl PodRefusal {
-    /// Returns the reason why the pod is refused, if it is.
+    /// Returns whether it is because of what berth counts at most.
+    pub(super) fn is_by_limit(&self) -> bool {
+        matches!(self, PodRefusal::TooManyTerms { .. } | PodRefusal::TooManySelectors { .. })
+    }
+
+    /// Returns the reason why the pod is refused in any cluster, if it is.
     pub fn of(pod: &Pod) -> Option<PodRefusal> {
         match &pod.spec {
             Err(error) => Some(PodRefusal::Invalid(error.clone())),

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::{Gang, GangState};
-use crate::gang::{Allocation, AllocationKind, AllocationName, GangRoleStatus, GangStatus, Phase};
+use crate::gang::{
+    Allocation, AllocationKind, AllocationName, CONSIDERED_MAX, GangRoleStatus, GangStatus, Phase,
+};
 use crate::scheduler::{Action, Cluster, Scheduler};
 
 /// Minimum interval between status writes of one allocation, except when its phase changes.
@@ -17,6 +19,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_DOMAINS: usize = 16;
 /// Maximum number of statuses computed at once; the rest follow in the next call.
 const MOST_AT_ONCE: usize = 256;
+
+/// Message of an allocation that can have no pods.
+static IGNORED: LazyLock<Arc<str>> = LazyLock::new(|| {
+    let text = format!(
+        "berth considers the {CONSIDERED_MAX} oldest allocations of a namespace that select their pods by the same label, \
+         and this is none of them: select the pods by a label of their own, or delete older allocations"
+    );
+    text.into()
+});
 
 impl Scheduler {
     /// Reports that a member found no node, or that the gang is not tried for another reason.
@@ -87,7 +98,10 @@ impl Scheduler {
             return true;
         };
         let early = now.saturating_sub(gang.reported_at) < STATUS_PACE;
-        let status = status(allocation, gang, &self.cluster, self.advised.help_for(name));
+        let mut status = status(allocation, gang, &self.cluster, self.advised.help_for(name));
+        if !self.gangs.allocations.is_considered(allocation) {
+            status.message = IGNORED.clone();
+        }
         match &gang.reported {
             Some(told) if *told == status => return members_know,
             Some(told) if told.phase == status.phase && early => return false,

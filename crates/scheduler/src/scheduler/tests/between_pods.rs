@@ -132,6 +132,44 @@ fn a_pod_with_ten_thousand_terms_is_refused_and_changes_nothing_for_others() {
     assert!(bench.scheduler.ledger().selectors().is_empty(), "its terms concern nobody before it has a node");
 }
 
+/// Returns a pod in the namespace `x` with its own number of terms that may select pods of any namespace.
+fn reaching(uid: &str, terms: std::ops::Range<usize>) -> Pod {
+    let term = |at: usize| {
+        let term = near(&format!("app-{at}"));
+        let namespace_selector = LabelSelector::All([].into());
+        PodTerm { selector: PodSelector { namespace_selector, ..term.selector }, ..term }
+    };
+    of_app(uid, uid, PodAffinity { required_anti: terms.map(term).collect(), ..PodAffinity::default() })
+}
+
+#[test]
+fn a_pod_whose_namespace_has_too_many_selectors_waits_until_others_have_left() {
+    let mut bench = two_zones();
+    let most = crate::live_selectors::FOREIGN_SELECTORS_MAX;
+    // Of another scheduler: it counts, whatever it has.
+    bench.apply(Pod { scheduler_name: "other".into(), ..on("a", reaching("foreign", 0..10)) });
+    bench.apply(reaching("full", 10..most));
+    bench.apply(reaching("late", most..most + 1));
+    bench.apply(reaching("same", 3..5));
+    bench.apply(of_app("plain", "plain", PodAffinity::default()));
+    bench.work();
+    let mut bound = bench.bound();
+    bound.sort();
+    assert_eq!(bound, ["full", "plain", "same"]);
+    let (uid, reason, message, event) = bench.told.last().expect("it is told").clone();
+    assert_eq!((&*uid, reason, event), ("late", "SchedulerError", true));
+    assert!(message.contains("namespace x") && message.contains("tried again"), "{message}");
+    assert_eq!(bench.scheduler.stats().over_limit, 1);
+    assert_eq!(bench.scheduler.ledger().selectors().full().count(), 1);
+
+    bench.scheduler.delete_pod(&"foreign".into());
+    bench.collect();
+    bench.tick(S);
+    bench.work();
+    assert!(bench.bound().contains(&"late"));
+    assert_eq!(bench.scheduler.ledger().selectors().full().count(), 0);
+}
+
 #[test]
 fn a_pod_that_would_unbalance_zones_is_placed_as_soon_as_the_others_catch_up() {
     let mut bench = two_zones();

@@ -626,3 +626,62 @@ fn a_member_whose_eviction_is_refused_is_a_member_again_and_is_evicted_with_all_
     handed_over.run_until(20 * S);
     assert_eq!(evicted(&handed_over), ["g-0", "g-1"], "the first requests may not have been sent");
 }
+
+/// One hundred thousand objects of one tenant.
+#[test]
+fn allocations_without_pods_cost_nothing_but_their_status_however_many_they_are() {
+    let mut bench = Bench::new(1, &["a"]);
+    let many = 100_000;
+    for at in 0..many {
+        let object = allocation(&format!("empty-{at}"), 2);
+        bench.scheduler.apply_object(ClusterObject::Allocation(Box::new(object)));
+    }
+    bench.scheduler.take_actions();
+    assert!(bench.scheduler.gangs.due.is_empty(), "there is nothing to decide");
+
+    // Others' gangs are placed meanwhile, and reported.
+    bench.scheduler.apply_object(ClusterObject::Allocation(Box::new(allocation("web", 2))));
+    for uid in ["web-0", "web-1"] {
+        bench.scheduler.apply_pod(member(uid, "web", 100), bench.now);
+    }
+    let task = bench.scheduler.next_task(0, bench.now).expect("the gang is ready");
+    bench.agents[0].catch_up(bench.scheduler.inventory());
+    let (answer, seen) = bench.choose(0, &task);
+    let now = bench.now;
+    assert_eq!(bench.scheduler.settle(0, &mut bench.agents[0], &task, answer, seen, now), Settled::Done);
+    let mut statuses = 0;
+    for tick in 0.. {
+        bench.scheduler.tick(Duration::from_millis(60 * tick));
+        let actions = bench.scheduler.take_actions();
+        let told = actions.iter().filter(|action| matches!(action, Action::TellAllocation(_))).count();
+        assert!(told <= 256, "one tick reports {told} statuses");
+        statuses += told;
+        if bench.scheduler.gangs.unreported.is_empty() {
+            break;
+        }
+        assert!(tick < 1_000, "{statuses} statuses after {tick} ticks");
+    }
+    assert!(statuses > many, "{statuses}");
+    let started = std::time::Instant::now();
+    (0..200)
+        .for_each(|tick| bench.scheduler.tick(Duration::from_secs(100) + tick * Duration::from_millis(60)));
+    // One look at all of them takes longer than that.
+    assert!(started.elapsed() < Duration::from_millis(500), "200 ticks took {:?}", started.elapsed());
+}
+
+#[test]
+fn an_allocation_that_comes_after_too_many_that_select_the_same_pods_says_so() {
+    let mut bench = Bench::new(1, &["a"]);
+    for at in 0..=crate::gang::CONSIDERED_MAX {
+        let roles = allocation("same", 2).roles;
+        bench.allocate(Allocation { roles, created_s: at as i64, ..allocation(&format!("same-{at}"), 2) });
+    }
+    bench.run_until(S);
+    bench.run_until(2 * S);
+    let last = crate::gang::CONSIDERED_MAX;
+    let (status, before) =
+        (bench.status(&format!("same-{last}")), bench.status(&format!("same-{}", last - 1)));
+    assert!(status.message.contains("256 oldest allocations"), "{}", status.message);
+    assert!(before.message.contains("0 of 2 members"), "{}", before.message);
+    assert_eq!(bench.scheduler.ignored_allocations(), 1);
+}

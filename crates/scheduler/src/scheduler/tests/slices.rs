@@ -102,6 +102,20 @@ fn marks_that_never_end_keep_no_mark_waiting() {
 }
 
 #[test]
+fn ten_thousand_marks_are_one_of_all_pods() {
+    let mut bench = crowd();
+    for at in 0..10_000 {
+        bench.scheduler.stale.mark_namespace(format!("namespace-{at}").into());
+    }
+    bench.apply(hermit("hermit", "x", "web"));
+    bench.tick(bench.now);
+    assert!(bench.scheduler.stale.marks() < 100, "{} marks", bench.scheduler.stale.marks());
+    (0..100).for_each(|_| bench.tick(bench.now));
+    assert_eq!(selected(&bench), PODS);
+    assert_eq!(bench.scheduler.stale.marks(), 0);
+}
+
+#[test]
 fn a_term_that_is_written_about_one_pod_of_a_set_makes_two_classes_of_it_and_one_when_it_is_gone() {
     let mut bench = Bench::new(1, &["a", "b"]);
     let member = |at: usize| {
