@@ -264,7 +264,7 @@ impl RankedList {
     /// Returns the standing of each existing node, or the reasons why it is not valid, by id.
     pub fn standings(&self, domains: &Domains) -> Vec<(NodeId, Result<Standing, Reasons>)> {
         let weights = self.scoped.as_ref().map(|scoped| self.weigh(scoped, domains));
-        let nodes = self.layout(domains).map_or(self.cells[0].tree.capacity(), CellLayout::nodes);
+        let nodes = self.layout(domains).map_or_else(|| self.cells[0].tree.capacity(), CellLayout::nodes);
         (0..nodes as u32)
             .filter_map(|id| Some((NodeId(id), self.standing(domains, weights.as_ref(), NodeId(id))?)))
             .collect()
