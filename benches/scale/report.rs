@@ -55,12 +55,15 @@ pub struct Report {
     pub errors: usize,
 }
 
+/// Name, value, target (whether it is a maximum, and the limit) and unit.
+type Figure = (&'static str, f64, Option<(bool, f64)>, &'static str);
+
 impl Report {
     pub fn new(size: Size) -> Self {
         Report { size: Some(size), ..Report::default() }
     }
 
-    fn targets(&self) -> Vec<(&'static str, f64, Option<(bool, f64)>, &'static str)> {
+    fn targets(&self) -> Vec<Figure> {
         let longest = |holds: &[LockHold]| holds.last().map_or(0.0, |hold| hold.longest_ms);
         let p999 = |holds: &[LockHold]| holds.last().map_or(0.0, |hold| hold.p999_ms);
         let most = |limit| Some((true, limit));

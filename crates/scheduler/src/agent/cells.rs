@@ -16,12 +16,12 @@ const NO_NODE: NodeId = NodeId(u32::MAX);
 
 /// Position of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct CellPosition {
     pub cell: u32,
     pub slot: u32,
 }
 
-const NO_PLACE: Place = Place { cell: u32::MAX, slot: 0 };
+const NO_PLACE: CellPosition = CellPosition { cell: u32::MAX, slot: 0 };
 
 #[derive(Debug)]
 pub struct CellLayout {
@@ -29,9 +29,9 @@ pub struct CellLayout {
     cells: Vec<CellNodes>,
     by_domains: HashMap<Box<[Domain]>, u32>,
     /// By node.
-    places: Vec<Place>,
+    places: Vec<CellPosition>,
     /// Positions that nodes left, oldest first, each with the revision of the view.
-    vacated: VecDeque<(Revision, Place)>,
+    vacated: VecDeque<(Revision, CellPosition)>,
     /// Revision of the newest of these that was dropped.
     forgotten: Revision,
 }
@@ -70,7 +70,7 @@ impl CellLayout {
     }
 
     /// Returns the position of a node; `None`: it does not exist.
-    pub fn place(&self, node: NodeId) -> Option<Place> {
+    pub fn place(&self, node: NodeId) -> Option<CellPosition> {
         self.places.get(node.index()).copied().filter(|place| *place != NO_PLACE)
     }
 
@@ -97,7 +97,7 @@ impl CellLayout {
         }
         self.places[node.index()] = match cell {
             None => NO_PLACE,
-            Some(cell) => Place { cell, slot: self.cells[cell as usize].add(node) },
+            Some(cell) => CellPosition { cell, slot: self.cells[cell as usize].add(node) },
         };
     }
 
@@ -113,7 +113,7 @@ impl CellLayout {
     }
 
     /// Returns the positions that nodes left since this revision of the view; `None`: some are not remembered any more.
-    pub fn vacated_since(&self, revision: Revision) -> Option<impl Iterator<Item = Place>> {
+    pub fn vacated_since(&self, revision: Revision) -> Option<impl Iterator<Item = CellPosition>> {
         let newer = self.vacated.iter().rev().take_while(move |(at, _)| *at > revision);
         (self.forgotten <= revision).then(|| newer.map(|(_, place)| *place))
     }
@@ -121,8 +121,8 @@ impl CellLayout {
     pub fn bytes(&self) -> usize {
         let nodes: usize = self.cells.iter().map(|cell| cell.nodes.capacity() + cell.vacant.capacity()).sum();
         nodes * size_of::<NodeId>()
-            + self.places.capacity() * size_of::<Place>()
-            + self.vacated.capacity() * size_of::<(Revision, Place)>()
+            + self.places.capacity() * size_of::<CellPosition>()
+            + self.vacated.capacity() * size_of::<(Revision, CellPosition)>()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::cells::{CellLayout, CellNodes, Place};
+use super::cells::{CellLayout, CellNodes, CellPosition};
 use super::domains::{Domain, Domains};
 use super::object::RuleObject;
 use super::scoped::{Globals, RuleScope, Scoped, Weights};
@@ -157,7 +157,7 @@ impl RankedList {
 
     fn update(&mut self, from: ListSources, id: NodeId) {
         let place = match self.layout(from.domains) {
-            None => Some(Place { cell: 0, slot: id.0 }),
+            None => Some(CellPosition { cell: 0, slot: id.0 }),
             Some(layout) => layout.place(id),
         };
         if let Some(place) = place {
@@ -331,7 +331,7 @@ impl RankedList {
     /// Returns the key of a node, and its cell; `None`: it does not exist, or is newer than the list.
     fn find<'a>(&'a self, domains: &'a Domains, id: NodeId) -> Option<(PlacedCell<'a>, Key)> {
         let (place, nodes) = match self.layout(domains) {
-            None => (Place { cell: 0, slot: id.0 }, None),
+            None => (CellPosition { cell: 0, slot: id.0 }, None),
             Some(layout) => {
                 let place = layout.place(id)?;
                 (place, layout.cells().get(place.cell as usize))
