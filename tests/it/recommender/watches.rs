@@ -60,10 +60,11 @@ async fn each_kind_is_listed_once_and_then_watched_whatever_runs() {
     })
     .await;
     let mut requests = proxy.requests();
-    // A new leader reads which pods are bound, by metadata, to know the binds of its predecessor.
+    // A new leader reads which pods are bound, by metadata, to know the binds of its predecessor, unless its watch has listed
+    // them since.
     let of_leader = |uri: &Uri| uri.query().is_some_and(|query| query.contains("spec.nodeName%21%3D"));
     let terms = requests.extract_if(.., |(_, uri)| of_leader(uri)).count();
-    assert_eq!(terms, 1, "one term, one page");
+    assert!(terms <= 1, "one term, at most one page: {terms}");
     let counted: BTreeMap<&str, _> =
         WATCHED.iter().map(|plural| (*plural, reads(&requests, plural))).collect();
     println!("lists, watches and single reads: {counted:?}");
