@@ -28,7 +28,7 @@ pub struct ListSources<'a> {
 /// Ranked nodes of one class, as of one revision.
 ///
 /// Without coarse topologies there is one cell, and a node's position in it is its id. Otherwise nodes with the same
-/// coarse domains form a cell with a tree of its own ([`CellLayout`] has the positions). The rules over coarse domains are evaluated once per cell when a
+/// coarse domains form a cell with a tree of its own (`cells.rs` has the positions). The rules over coarse domains are evaluated once per cell when a
 /// node is chosen, so a changed count of a zone moves no node of it.
 #[derive(Debug)]
 pub struct RankedList {
