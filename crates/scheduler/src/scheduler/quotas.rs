@@ -290,6 +290,8 @@ impl Scheduler {
         };
         waiting.state = State::OverQuota;
         waiting.admitted = false;
+        // Its placements so far may have conflicted; it is queued anew when it is admitted.
+        waiting.start_over();
         let (wanted, place) = (Sums::from(&*waiting.holding.usage), waiting.place());
         self.quotas.fresh.insert(uid.clone());
         self.join_line(&quota, uid, wanted, place);
