@@ -44,8 +44,7 @@ pub async fn list_live_pods(
     namespace: &str,
     take: impl FnMut(Vec<Pod>, Vec<String>),
 ) -> kube::Result<()> {
-    let api = Api::namespaced(client.clone(), namespace);
-    pages_of_pods(api, LIVE_PODS.to_owned(), take).await
+    pages_of_pods(Api::namespaced(client.clone(), namespace), LIVE_PODS, take).await
 }
 
 /// Lists the live pods of all namespaces that have no node, in the same way.
@@ -53,48 +52,58 @@ pub async fn list_pods_without_node(
     client: &Client,
     take: impl FnMut(Vec<Pod>, Vec<String>),
 ) -> kube::Result<()> {
-    pages_of_pods(Api::all(client.clone()), format!("spec.nodeName=,{LIVE_PODS}"), take).await
+    pages_of_pods(Api::all(client.clone()), &format!("spec.nodeName=,{LIVE_PODS}"), take).await
 }
 
 async fn pages_of_pods(
     api: Api<Guarded<LeanPod>>,
-    fields: String,
+    fields: &str,
     mut take: impl FnMut(Vec<Pod>, Vec<String>),
 ) -> kube::Result<()> {
     let mut interner = Interner::default();
-    let mut params = ListParams::default().fields(&fields).limit(PAGE_SIZE);
-    loop {
-        let page = api.list(&params).await?;
-        let (mut pods, mut bad) = (Vec::with_capacity(page.items.len()), Vec::new());
-        for pod in page.items {
+    pages(api, Some(fields), |page| {
+        let (mut pods, mut bad) = (Vec::with_capacity(page.len()), Vec::new());
+        for pod in page {
             match pod.into_result() {
                 Ok(pod) => pods.push(pod.into_pod(&mut interner)),
                 Err(object) => bad.push(object.id.uid),
             }
         }
         take(pods, bad);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(()),
-        }
-    }
+    })
+    .await
 }
 
 /// Lists all nodes. `take` receives each page: the nodes that can be parsed, and the names of all others.
 pub async fn list_nodes(client: &Client, mut take: impl FnMut(Vec<Node>, Vec<String>)) -> kube::Result<()> {
     let mut interner = Interner::default();
-    let api = Api::<Guarded<LeanNode>>::all(client.clone());
-    let mut params = ListParams::default().limit(PAGE_SIZE);
-    loop {
-        let page = api.list(&params).await?;
-        let (mut nodes, mut bad) = (Vec::with_capacity(page.items.len()), Vec::new());
-        for node in page.items {
+    pages(Api::<Guarded<LeanNode>>::all(client.clone()), None, |page| {
+        let (mut nodes, mut bad) = (Vec::with_capacity(page.len()), Vec::new());
+        for node in page {
             match node.into_result() {
                 Ok(node) => nodes.push(node.into_node(&mut interner)),
                 Err(object) => bad.push(object.id.name),
             }
         }
         take(nodes, bad);
+    })
+    .await
+}
+
+/// Lists the objects that match a field selector. `take` receives each page.
+async fn pages<K>(
+    api: Api<Guarded<K>>,
+    fields: Option<&str>,
+    mut take: impl FnMut(Vec<Guarded<K>>),
+) -> kube::Result<()>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let mut params = ListParams::default().limit(PAGE_SIZE);
+    params.field_selector = fields.map(str::to_owned);
+    loop {
+        let page = api.list(&params).await?;
+        take(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(()),
@@ -125,14 +134,5 @@ where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let api: Api<Guarded<K>> = Api::all_with(client.clone(), version);
-    let mut params = ListParams::default().limit(PAGE_SIZE);
-    params.field_selector = fields.map(str::to_owned);
-    loop {
-        let page = api.list(&params).await?;
-        page.items.into_iter().map(Guarded::into_result).for_each(&mut take);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(()),
-        }
-    }
+    pages(api, fields, |page| page.into_iter().map(Guarded::into_result).for_each(&mut take)).await
 }

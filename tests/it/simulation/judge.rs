@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_model::{Amounts, Pod, PodReport};
 use berth_scheduler::invariants::{self, Violation};
@@ -89,7 +90,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Everything is at rest but the rooms of aged pods, which change. `told`: every pod also had the time to get its current condition.
+    /// Everything is at rest. `told`: every pod also had the time to get its current condition.
     pub fn judge(&mut self, told: bool) -> Step {
         let bound = self.cluster.store.bound();
         invariants::bound_once(bound.iter().map(|it| (&it.uid, &it.node))).map_err(said("store"))?;
@@ -188,9 +189,9 @@ impl Sim {
         Ok(())
     }
 
-    /// Returns a scheduler that sees only the current state, and its first messages to pods.
+    /// Returns a scheduler that sees only the current state and keeps no room for aged pods, and its first messages to pods.
     pub fn cold_start(&self, pods: &[Pod]) -> (Scheduler, HashMap<Arc<str>, Arc<str>>) {
-        let mut cold = self.settings.scheduler();
+        let mut cold = self.settings.scheduler(Duration::ZERO);
         cold.set_leading(true);
         let objects: Vec<_> = self.cluster.objects.values().cloned().collect();
         objects::list(&objects, &mut cold);

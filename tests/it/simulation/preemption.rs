@@ -100,7 +100,7 @@ impl Sim {
     pub fn judge_preemption(&self, cold: &mut Scheduler) -> Step {
         for (slot, process) in self.processes.iter().enumerate() {
             let scheduler = &process.scheduler;
-            if let Some((uid, node)) = scheduler.nominated_pods().nth(scheduler.aged()) {
+            if let Some((uid, node)) = scheduler.nominated_pods().next() {
                 return Err(format!("p{slot} keeps room on {node} for {uid}"));
             }
         }
@@ -115,12 +115,11 @@ impl Sim {
         };
         let evictions = self.possible_evictions(cold)?;
         match evictions.iter().find(|eviction| alone(eviction)) {
-            // A cold start keeps no room for aged pods, which can be on the only node where preemption helps.
-            Some(eviction) if self.settings.reserve_after.is_zero() => {
+            Some(eviction) => {
                 let (preemptor, victim) = (&eviction.preemptor.uid, &eviction.victim.uid);
                 Err(format!("{preemptor} waits and could have the place of {victim}"))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 

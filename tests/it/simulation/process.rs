@@ -137,13 +137,6 @@ pub struct Settings {
     pub hints: bool,
 }
 
-/// Returns zero unless `BERTH_SIM_AGED` is set. An open defect: the rooms of aged pods can rotate for ever, which keeps agents awake
-/// (seed 158), postpones preemption (943) and changes the conditions of gangs (1270).
-fn draw_reserve_after(dice: &mut Dice) -> Duration {
-    let drawn = dice.percent(40).then(|| Duration::from_secs(2 + dice.below(8)));
-    drawn.filter(|_| std::env::var_os("BERTH_SIM_AGED").is_some()).unwrap_or_default()
-}
-
 impl Settings {
     pub fn draw(dice: &mut Dice) -> Self {
         Settings {
@@ -159,7 +152,10 @@ impl Settings {
                 false => Packing::MostAllocated,
             },
             preemption: dice.percent(50),
-            reserve_after: draw_reserve_after(dice),
+            reserve_after: match dice.percent(40) {
+                true => Duration::from_secs(2 + dice.below(8)),
+                false => Duration::ZERO,
+            },
             peers: dice.percent(50),
             policies: dice.percent(40),
             quotas: dice.percent(40),
@@ -167,7 +163,7 @@ impl Settings {
         }
     }
 
-    pub fn scheduler(&self) -> Scheduler {
+    pub fn scheduler(&self, reserve_after: Duration) -> Scheduler {
         let config = SchedulerConfig {
             agents: self.agents,
             dispatcher: self.dispatcher,
@@ -175,7 +171,7 @@ impl Settings {
             max_waiting_binds: self.max_waiting_binds,
             max_tries: self.max_tries,
             preemption: self.preemption,
-            reserve_after: self.reserve_after,
+            reserve_after,
             objects: objects::KINDS.into(),
             placement: Arc::new(PlacementSettings {
                 packing: self.packing,
@@ -201,7 +197,7 @@ impl Settings {
         };
         Process {
             life,
-            scheduler: self.scheduler(),
+            scheduler: self.scheduler(self.reserve_after),
             workers: (0..self.agents).map(worker).collect(),
             binds: BTreeMap::new(),
             watches: Default::default(),

@@ -114,19 +114,7 @@ impl Sim {
             false => text.to_owned(),
         };
         conditions.values_mut().for_each(|text| *text = start(text).into());
-        for (uid, text) in &mut expected {
-            // Other pods see the room of an aged pod as taken, for a while each: the reasons vary, the nodes do not.
-            *text = match (self.settings.reserve_after.is_zero(), conditions.get(uid)) {
-                (false, Some(told)) if is_about_as_many_nodes(told, text) => told.to_string(),
-                _ => start(text),
-            };
-        }
+        expected.values_mut().for_each(|text| *text = start(text));
         invariants::reported_conditions(&expected, &conditions).map_err(said("conditions"))
     }
-}
-
-/// Returns whether both messages are about pods that fit on none of as many nodes.
-fn is_about_as_many_nodes(a: &str, b: &str) -> bool {
-    let about = |text: &str| text.split_once(" nodes are available: ").map(|(nodes, _)| nodes.to_owned());
-    about(a).is_some() && about(a) == about(b)
 }

@@ -227,15 +227,21 @@ impl Sim {
         self.judge(true)
     }
 
-    /// Lets every waiting pod have its turns at a reservation: it keeps the room from others meanwhile.
+    /// Goes on until no room is kept for an aged pod any more. What is preempted meanwhile gives all of them another turn.
     fn await_turns_of_aged(&mut self) -> Step {
-        let waiting = self.cluster.store.list().iter().filter(|pod| pod.node_name.is_none()).count() as u32;
-        self.run_for(self.settings.reserve_after * 2 * waiting)?;
-        self.let_agents_finish()
+        let mut without = 0;
+        for _ in 0..1_000 {
+            self.run_for(self.settings.reserve_after / 2 + S)?;
+            let none = self.processes.iter().all(|process| process.scheduler.aged() == 0);
+            without = if none { without + 1 } else { 0 };
+            if without == 4 {
+                return self.let_agents_finish();
+            }
+        }
+        Err("rooms are kept for aged pods for ever".into())
     }
 
-    /// Goes on until no agent works and no condition is on its way, at most a few seconds: reservations of aged pods change
-    /// all the time.
+    /// Goes on until no agent works and no condition is on its way, at most a few seconds.
     fn let_agents_finish(&mut self) -> Step {
         let until = self.now + 5 * S;
         while !self.is_quiet() && self.now < until {

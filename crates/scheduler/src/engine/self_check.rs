@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Engine, Operation};
 use crate::invariants::Violation;
 use crate::inventory::{Discrepancy, NodeId};
-use crate::scheduler::PodWalk;
+use crate::scheduler::{PodWalk, Scheduler};
 use berth_model::{Node, Pod};
 
 /// Objects that are compared or repaired under one acquisition of the lock.
@@ -40,13 +40,22 @@ impl Engine {
 
     /// Returns those of these live pods that the state lacks or has otherwise.
     pub fn differing_pods(&self, pods: Vec<Pod>) -> Vec<Pod> {
-        let mut known = Vec::with_capacity(pods.len());
-        for slice in pods.chunks(SLICE_MAX) {
+        self.differing(pods, Scheduler::knows)
+    }
+
+    /// Returns those of these nodes that the state lacks or has otherwise.
+    pub fn differing_nodes(&self, nodes: Vec<Node>) -> Vec<Node> {
+        self.differing(nodes, Scheduler::knows_node)
+    }
+
+    fn differing<T>(&self, objects: Vec<T>, knows: impl Fn(&Scheduler, &T) -> bool) -> Vec<T> {
+        let mut known = Vec::with_capacity(objects.len());
+        for slice in objects.chunks(SLICE_MAX) {
             self.with(Operation::SelfCheck, |scheduler, _| {
-                known.extend(slice.iter().map(|pod| scheduler.knows(pod)))
+                known.extend(slice.iter().map(|object| knows(scheduler, object)))
             });
         }
-        pods.into_iter().zip(known).filter_map(|(pod, known)| (!known).then_some(pod)).collect()
+        objects.into_iter().zip(known).filter_map(|(object, known)| (!known).then_some(object)).collect()
     }
 
     /// Returns the known pods of a namespace that are not listed.
@@ -70,17 +79,6 @@ impl Engine {
     /// Returns the pods with a reservation that are not waiting pods of this scheduler. Bounded by the number of nominated pods.
     pub fn reserved_for_others(&self) -> BTreeSet<Arc<str>> {
         self.with(Operation::SelfCheck, |scheduler, _| scheduler.reserved_for_others().cloned().collect())
-    }
-
-    /// Returns those of these nodes that the state lacks or has otherwise.
-    pub fn differing_nodes(&self, nodes: Vec<Node>) -> Vec<Node> {
-        let mut known = Vec::with_capacity(nodes.len());
-        for slice in nodes.chunks(SLICE_MAX) {
-            self.with(Operation::SelfCheck, |scheduler, _| {
-                known.extend(slice.iter().map(|node| scheduler.knows_node(node)))
-            });
-        }
-        nodes.into_iter().zip(known).filter_map(|(node, known)| (!known).then_some(node)).collect()
     }
 
     /// Returns the known nodes that are not listed.

@@ -66,6 +66,8 @@ pub struct Ledger {
     assumed: usize,
     /// Number of times an assumed pod was observed by a watch.
     arrivals: u64,
+    /// Number of times a pod left a node or changed there.
+    departures: u64,
     /// Uids of the pods of each node, in no particular order.
     by_node: Vec<Vec<Arc<str>>>,
     /// Uids of the pods of each namespace.
@@ -370,6 +372,11 @@ impl Ledger {
         self.inventory.revision() + self.arrivals
     }
 
+    /// Returns the number of times that a pod left a node or changed there.
+    pub fn departures(&self) -> u64 {
+        self.departures
+    }
+
     /// Returns the pods a watch has seen on a node, by uid.
     pub fn occupants(&self, node: NodeId) -> Vec<Occupant> {
         let uids = self.by_node.get(node.index()).into_iter().flatten();
@@ -405,9 +412,9 @@ impl Ledger {
 
     /// Reverts a commit that no other component has seen yet: does not count as freed resources.
     pub fn release_growth(&mut self, uid: &str) {
-        let loosened = self.inventory.loosened;
+        let (loosened, departures) = (self.inventory.loosened, self.departures);
         self.discharge(uid);
-        self.inventory.loosened = loosened;
+        (self.inventory.loosened, self.departures) = (loosened, departures);
     }
 
     /// Removes the pod from the indexes of its claims, node and priority.
@@ -438,6 +445,7 @@ impl Ledger {
 
     /// Subtracts `charge`, which is no longer in the ledger, from its row.
     fn release(&mut self, charge: &Charge) {
+        self.departures += 1;
         self.accounts.discharge(&charge.holding);
         let peer = &charge.holding.peer;
         self.selectors.remove(&peer.identity.namespace, &peer.affinity);
@@ -583,7 +591,6 @@ impl Ledger {
     }
 }
 
-/// Formats the sums of a row so that equal text means equal sums.
 /// Returns the next uids after this one, at most so many.
 fn next_of(pods: Option<&BTreeSet<Arc<str>>>, after: Option<&Arc<str>>, most: usize) -> Vec<Arc<str>> {
     let after = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -591,6 +598,7 @@ fn next_of(pods: Option<&BTreeSet<Arc<str>>>, after: Option<&Arc<str>>, most: us
     pods.take(most).cloned().collect()
 }
 
+/// Formats the sums of a row so that equal text means equal sums.
 fn sums(row: &Row) -> String {
     let mut ports = row.ports.as_ref().map(|p| p.to_vec()).unwrap_or_default();
     ports.sort();

@@ -3,7 +3,8 @@
 //!
 //! It is a nomination without victims that is not written to the API server. Few pods have one at a time, those that
 //! have waited longest. A pod that is still not placed after the same time again loses it, and gets one on another node
-//! in its next turn.
+//! in its next turn. That comes only after some pod has left a node: where nothing ends no reservation can help, and
+//! reservations that moved nevertheless would keep every waiting class busy for ever.
 //!
 //! A search looks at a bounded number of pods and nodes per tick and carries on in the next one, so that no tick holds the
 //! lock for long, however many classes fit nowhere.
@@ -22,7 +23,7 @@ use crate::class::{Class, ClassId};
 use crate::inventory::{NodeId, Row};
 use crate::queue::Parked;
 use crate::rules;
-use crate::scheduler::{Cluster, State};
+use crate::scheduler::Cluster;
 
 /// Number of nodes per additional reservation; there is always one.
 const NODES_EACH: usize = 100;
@@ -36,10 +37,10 @@ pub(in crate::scheduler) const WORK_MAX: usize = 512;
 /// Reservations due to aging.
 #[derive(Debug, Default)]
 pub(super) struct Aged {
-    /// By uid: time of the reservation.
-    kept: BTreeMap<Arc<str>, Duration>,
-    /// Parked pods whose reservation did not help, by uid: its end, and its node.
-    in_vain: BTreeMap<Arc<str>, (Duration, Arc<str>)>,
+    /// By uid: time of the reservation, and its node.
+    kept: BTreeMap<Arc<str>, (Duration, Arc<str>)>,
+    /// Waiting pods whose reservation did not help, by uid.
+    in_vain: BTreeMap<Arc<str>, InVain>,
     /// Position where the clean-up of `in_vain` continues.
     tidied: Option<Arc<str>>,
     /// Parked classes that no node would take even if it were empty: time of the search.
@@ -49,6 +50,16 @@ pub(super) struct Aged {
     next_check: Duration,
     /// Number of pods and nodes examined so far.
     examined: u64,
+}
+
+/// A reservation that did not help.
+#[derive(Debug)]
+struct InVain {
+    /// The end of its time, even if it has ended before: its node did not take the pod after all.
+    ended: Duration,
+    node: Arc<str>,
+    /// [`crate::inventory::Ledger::departures`] at its end.
+    departures: u64,
 }
 
 /// State of a search between two ticks.
@@ -89,14 +100,8 @@ impl Aged {
     }
 
     /// Begins a search for aged pods, if it is time and none is in progress. Returns the pods whose reservation did not
-    /// help in time.
-    pub(super) fn begin(
-        &mut self,
-        cluster: &Cluster,
-        parked: &Parked,
-        nominations: &Nominations,
-        now: Duration,
-    ) -> Vec<Arc<str>> {
+    /// help in time and is to end.
+    pub(super) fn begin(&mut self, cluster: &Cluster, parked: &Parked, now: Duration) -> Vec<Arc<str>> {
         let after = cluster.config.reserve_after;
         if after.is_zero() || !cluster.leading {
             self.search = None;
@@ -107,28 +112,30 @@ impl Aged {
         }
         self.next_check = now + PACE;
         self.search = Some(Search::Pod { after: None, longest: None });
-        self.kept.retain(|uid, _| nominations.has(uid));
         self.impossible
             .retain(|class, since| parked.get(*class).is_some() && now.saturating_sub(*since) < after);
         self.tidy(cluster);
-        let over = self.kept.extract_if(.., |_, since| now.saturating_sub(*since) >= after);
-        let over: Vec<_> = over.map(|(uid, _)| uid).collect();
-        for uid in &over {
-            if let Some(node) = nominations.node_of(uid) {
-                self.in_vain.insert(uid.clone(), (now, node.clone()));
-            }
-        }
-        over
+        let over = self.kept.iter().filter(|(_, (since, _))| now.saturating_sub(*since) >= after);
+        over.map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// Removes pods that are no longer parked from `in_vain`, a part of them each time.
+    /// Records that a nomination has ended. If it was a reservation, and the pod still waits, it did not help.
+    pub(super) fn ended(&mut self, uid: &str, cluster: &Cluster) {
+        if let Some((uid, (since, node))) = self.kept.remove_entry(uid) {
+            let (ended, departures) = (since + cluster.config.reserve_after, cluster.ledger.departures());
+            self.in_vain.insert(uid, InVain { ended, node, departures });
+        }
+    }
+
+    /// Removes pods that no longer wait from `in_vain`, a part of them each time.
     fn tidy(&mut self, cluster: &Cluster) {
         let after = self.tidied.take().map_or(Bound::Unbounded, Bound::Excluded);
         let part = self.in_vain.range((after, Bound::Unbounded)).take(WORK_MAX);
         let part: Vec<Arc<str>> = part.map(|(uid, _)| uid.clone()).collect();
         self.tidied = part.last().cloned();
         for uid in part {
-            if cluster.waiting.get(&uid).is_none_or(|pod| pod.state != State::Parked) {
+            // One that is tried in between may park again.
+            if cluster.waiting.get(&uid).is_none() {
                 self.in_vain.remove(&uid);
             }
         }
@@ -158,9 +165,7 @@ impl Aged {
                 Search::Node { uid, class, from, best } => {
                     let waits = cluster.waiting.get(&uid).is_some_and(|pod| pod.class.id == class.id);
                     let search = match waits && !nominations.has(&uid) {
-                        true => {
-                            self.search_nodes((uid, class), from, best, (cluster, nominations), now, work)
-                        }
+                        true => self.search_nodes((uid, class), from, best, cluster, now, work),
                         false => Ok(None),
                     };
                     search.map_or_else(Some, |reserved| {
@@ -189,8 +194,10 @@ impl Aged {
     ) -> Option<Search> {
         let candidate = |uid: &Arc<str>| {
             let pod = cluster.waiting.get(uid).filter(|_| !nominations.has(uid))?;
-            let since = self.in_vain.get(uid).map_or(pod.arrived, |(since, _)| *since);
-            let aged = now.saturating_sub(since) >= cluster.config.reserve_after;
+            let former = self.in_vain.get(uid);
+            let since = former.map_or(pod.arrived, |former| former.ended);
+            let aged = now.saturating_sub(since) >= cluster.config.reserve_after
+                && former.is_none_or(|former| former.departures != cluster.ledger.departures());
             aged.then(|| (since, pod.seq, uid.clone()))
         };
         for group in parked.groups_after(after) {
@@ -222,16 +229,15 @@ impl Aged {
         (uid, class): (Arc<str>, Arc<Class>),
         from: usize,
         mut best: Option<NodeChoice>,
-        (cluster, nominations): (&Cluster, &Nominations),
+        cluster: &Cluster,
         now: Duration,
         work: &mut usize,
     ) -> Result<Option<Reservation>, Search> {
         let inventory = cluster.inventory();
         let name = |at: usize| inventory.name(NodeId(at as u32));
         let row = |at: usize| inventory.row(NodeId(at as u32));
-        let taken: BTreeSet<&Arc<str>> =
-            self.kept.keys().filter_map(|uid| nominations.node_of(uid)).collect();
-        let last = self.in_vain.get(&uid).map(|(_, node)| node);
+        let taken: BTreeSet<&Arc<str>> = self.kept.values().map(|(_, node)| node).collect();
+        let last = self.in_vain.get(&uid).map(|former| &former.node);
         let to = inventory.len().min(from + *work).max(from);
         *work -= to - from;
         for at in (from..to).filter(|at| could_take(&class, row(*at)) && !taken.contains(name(*at))) {
@@ -250,7 +256,7 @@ impl Aged {
         if !could_take(&class, row(at)) {
             return Ok(None);
         }
-        self.kept.insert(uid.clone(), now);
+        self.kept.insert(uid.clone(), (now, name(at).clone()));
         Ok(Some((uid, name(at).clone())))
     }
 

@@ -109,6 +109,7 @@ impl Scheduler {
         let Some(node) = self.preemption.nominations.end(uid, &mut self.cluster.ledger) else {
             return;
         };
+        self.preemption.aged.ended(uid, &self.cluster);
         self.note_reservations();
         self.preemption.node_changed(&node);
         if told && let Some(pod) = self.cluster.waiting.get(uid) {
@@ -254,8 +255,7 @@ impl Scheduler {
 
     /// Gives reservations to pods that have waited long, and drops those that did not help in time.
     pub(in crate::scheduler) fn reserve_for_aged(&mut self, now: Duration) {
-        let Preemption { aged, nominations, .. } = &mut self.preemption;
-        for uid in aged.begin(&self.cluster, &self.parked, nominations, now) {
+        for uid in self.preemption.aged.begin(&self.cluster, &self.parked, now) {
             self.end_nomination(&uid, false);
             self.preemption.hunt(&uid, &self.cluster, &self.parked, &mut self.actions);
         }

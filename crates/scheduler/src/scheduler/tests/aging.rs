@@ -82,6 +82,34 @@ fn few_nodes_are_kept_at_a_time_and_those_that_wait_longest_come_first() {
 }
 
 #[test]
+fn where_nothing_ends_every_pod_gets_one_turn_and_another_only_after_a_pod_has_left() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    bench.scheduler.cluster.config.reserve_after = AFTER;
+    for node in ["a", "b"] {
+        bench.apply(on(node, pod(&format!("x-{node}"), 600)));
+        bench.apply(on(node, pod(&format!("y-{node}"), 300)));
+    }
+    for at in 0..3 {
+        bench.apply(pod(&format!("p{at}"), 500 + at));
+    }
+    bench.work();
+    let mut turns = Vec::new();
+    for second in 1..1_000 {
+        bench.tick(second * S);
+        bench.work();
+        let kept = bench.scheduler.nominated_pods().next().map(|(uid, _)| uid.to_string());
+        if kept.is_some() && kept.as_ref() != turns.last() {
+            turns.extend(kept);
+        }
+        if second == 500 {
+            assert_eq!((bench.scheduler.aged(), &turns[..]), (0, &["p0", "p1", "p2"].map(String::from)[..]));
+            bench.scheduler.delete_pod(&"y-a".into());
+        }
+    }
+    assert_eq!(turns, ["p0", "p1", "p2", "p0", "p1", "p2"]);
+}
+
+#[test]
 fn nothing_is_kept_for_a_pod_that_is_gone_or_that_no_node_could_ever_take() {
     let mut bench = Bench::new(1, &["a"]);
     bench.scheduler.cluster.config.reserve_after = AFTER;
