@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -34,11 +34,15 @@ pub async fn prepare(cluster: &Cluster) -> Result<PathBuf> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let configuration: ValidatingWebhookConfiguration = serde_json::from_value(webhooks(port))?;
     Api::all(client.clone()).create(&PostParams::default(), &configuration).await?;
+    // Nobody calls the extender over HTTPS.
+    let callers = cluster.folder.path().join("callers.pem");
+    std::fs::write(&callers, rcgen::generate_simple_self_signed(["callers".to_owned()])?.cert.pem())?;
     let config = json!({
         "leaderElection": {"enabled": false},
         "healthAddress": "127.0.0.1:0",
         "serving": {
             "address": format!("127.0.0.1:{port}"), "secret": SECRET, "webhookConfiguration": WEBHOOKS,
+            "clientCaFile": callers,
         },
         "guard": {"enabled": true},
         "extender": {"enabled": true, "plaintext": true},
@@ -114,7 +118,8 @@ fn webhooks(port: u16) -> Value {
 
 async fn create(client: &Client, kind: &GroupVersionKind, object: Value) -> Result<()> {
     let kind = ApiResource::from_gvk(kind);
-    let object: DynamicObject = serde_json::from_value(object)?;
+    let mut object: DynamicObject = serde_json::from_value(object)?;
+    object.types = Some(TypeMeta { api_version: kind.api_version.clone(), kind: kind.kind.clone() });
     let api: Api<DynamicObject> = match object.metadata.namespace.clone() {
         Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &kind),
         None => Api::all_with(client.clone(), &kind),

@@ -229,9 +229,10 @@ impl Store {
         (0..).zip(revisions).map(set).collect()
     }
 
-    /// Drops all changes and ends all watches: each of them has to list again.
+    /// Drops all changes and ends all watches: each of them has to list again, even if it has seen the last change.
     pub fn compact(&self) {
         let mut state = self.state.lock();
+        state.version += 1;
         let version = state.version;
         for log in &mut state.logs {
             log.entries.clear();
