@@ -101,6 +101,10 @@ impl Scheduler {
             // Either it is bound and this event is older; or it is being bound, and this is its state if the bind
             // fails.
             if let Some(binding) = self.cluster.waiting.get_mut(&pod.uid) {
+                if pod.deleting {
+                    // It leaves, bound or not: its gang needs another member.
+                    self.gangs.lost(&uid);
+                }
                 binding.news = Some(Box::new(pod));
                 self.claims.mark_due(&uid);
             } else if self.foreign.holds(&uid) && !pod.deleting {

@@ -19,7 +19,7 @@ pub use advice::GangCase;
 use quota::members_within_quotas;
 
 use super::charge_walks::{ChargeWalks, Charged};
-use super::{Action, Cluster, Preemption, Scheduler, State};
+use super::{Action, Cluster, Preemption, Scheduler, State, Waiting};
 use crate::class::Class;
 use crate::dispatch::{Request, Ticket};
 use crate::gang::{
@@ -343,7 +343,8 @@ impl Gangs {
                 continue;
             };
             let peer = &charge.holding.peer;
-            let leaves = peer.terminating || preemption.is_evicting(&uid);
+            let is_deleted = cluster.waiting.get(&uid).is_some_and(Waiting::is_deleted);
+            let leaves = peer.terminating || is_deleted || preemption.is_evicting(&uid);
             let membership = if leaves { None } else { self.find(peer) };
             if membership.is_some() || self.placed.contains_key(&uid) {
                 found.push((uid, membership));

@@ -134,6 +134,11 @@ impl PodRefusal {
 }
 
 impl Waiting {
+    /// Returns whether it was deleted while its bind was in flight.
+    pub(super) fn is_deleted(&self) -> bool {
+        self.news.as_ref().is_some_and(|pod| pod.deleting)
+    }
+
     /// Returns its namespace, as selectors read it.
     pub(super) fn namespace(&self) -> &Arc<str> {
         &self.source.peer.identity.namespace

@@ -207,6 +207,29 @@ fn a_failed_bind_is_tried_elsewhere_and_those_that_succeeded_stay() {
 }
 
 #[test]
+fn a_member_that_is_deleted_while_its_bind_is_in_flight_does_not_count_towards_the_minimum() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    bench.allocate(allocation("g", 3));
+    bench.join("g", 3, 300);
+    bench.work();
+    let binds = std::mem::take(&mut bench.binds);
+    bench.finish(&binds[0], BindOutcome::Bound);
+    bench.apply(Pod { deleting: true, ..member(&binds[1].uid, "g", 300) });
+    bench.finish(&binds[2], BindOutcome::Refused("no".into()));
+    bench.run_until(S);
+    // The members are found again when the allocation changes.
+    bench.allocate(Allocation { generation: 2, ..allocation("g", 3) });
+    bench.run_until(3 * S);
+    assert!(bench.binds.is_empty(), "two members are less than the minimum: {:?}", bench.bound());
+    bench.finish(&binds[1], BindOutcome::Vanished);
+    bench.apply(member("g-3", "g", 300));
+    bench.run_until(5 * S);
+    let mut bound = bench.bound();
+    bound.sort();
+    assert_eq!(bound, [&*binds[2].uid, "g-3"]);
+}
+
+#[test]
 fn after_a_restart_in_the_middle_only_the_missing_members_are_needed() {
     let mut bench = Bench::silent(1);
     bench.scheduler.apply_node(node("a", 1000));
