@@ -1,6 +1,7 @@
 //! External changes: users, other schedulers, nodes and machines.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_model::{
     Amounts, Effect, HostPort, Identity, Labels, Node, NodeAffinity, NodeSelectorTerm, Operator, Peer, Pod,
@@ -26,6 +27,7 @@ const PLACEABLE: [u64; 8] = [0, 1, 2, 3, 5, 9, 10, 11];
 impl Sim {
     pub fn build_cluster(&mut self) {
         self.build_objects();
+        self.build_budgets();
         for at in 0..1 + self.load.below(6) {
             let node = node(&format!("n{at}"), &mut self.load);
             self.cluster.apply_node(node);
@@ -68,6 +70,7 @@ impl Sim {
             }
             94..96 if !self.strict => self.stop_leading(),
             96..98 if !self.strict => self.server_down(),
+            98..100 => self.drain(),
             _ => {}
         }
         let pause = match self.load.below(6) {
@@ -153,11 +156,16 @@ impl Sim {
             }
         };
         self.note(|| format!("{} is deleted, gone in {grace:?}", pod.uid));
-        self.cluster.update_pod(&pod, |pod| {
+        self.terminate(&pod, grace);
+    }
+
+    /// Lets a pod terminate, and removes it after its grace period.
+    pub fn terminate(&mut self, pod: &Pod, grace: Duration) {
+        self.cluster.update_pod(pod, |pod| {
             pod.deleting = true;
             Arc::make_mut(&mut pod.peer).terminating = true;
         });
-        self.after(grace, Event::Remove(pod.into()));
+        self.after(grace, Event::Remove(pod.clone().into()));
     }
 
     fn recreate_pod(&mut self) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_model::{Node, Pod, Usage};
-use berth_scheduler::objects::ClusterObject;
+use berth_scheduler::objects::{ClusterObject, ObjectKind};
 use berth_scheduler::placement::MemoryStore;
 
 use super::objects::{ObjectKey, key_of};
@@ -26,6 +26,15 @@ pub enum NodeEvent {
 pub enum ObjectEvent {
     Applied(Box<ClusterObject>),
     Deleted(ObjectKey),
+}
+
+impl ObjectEvent {
+    pub fn is_of_budget(&self) -> bool {
+        match self {
+            ObjectEvent::Applied(object) => matches!(**object, ClusterObject::DisruptionBudget(_)),
+            ObjectEvent::Deleted((kind, _)) => *kind == ObjectKind::DisruptionBudget,
+        }
+    }
 }
 
 /// Every change goes into a log; a watch is a position in it.

@@ -113,6 +113,9 @@ impl Sim {
                 ));
             }
         }
+        for process in &self.processes {
+            self.judge_known_budgets(process.scheduler.budgets(), &pods)?;
+        }
         let leader = &self.processes[self.leader.ok_or("no leader")?];
         if leader.workers.iter().any(|worker| !matches!(worker.doing, Doing::Sleeping)) {
             return Err("an agent never comes to rest".into());

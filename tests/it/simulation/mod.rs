@@ -5,6 +5,7 @@
 //! is a function of its seed: each purpose (load, faults, delays, interleaving) has its own randomness, derived from
 //! it.
 
+mod budgets;
 mod chaos;
 mod churn;
 mod cluster;

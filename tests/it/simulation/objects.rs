@@ -1,4 +1,4 @@
-//! Other objects of the simulated cluster: namespaces, allocations, policies, hints.
+//! Other objects of the simulated cluster: namespaces, allocations, policies, hints; what all of them have in common.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,8 +18,13 @@ use super::sim::Sim;
 pub type ObjectKey = (ObjectKind, ObjectName);
 
 /// Kinds that every process lists before it schedules.
-pub const KINDS: [ObjectKind; 4] =
-    [ObjectKind::Namespace, ObjectKind::Allocation, ObjectKind::AllocationPolicy, ObjectKind::Quota];
+pub const KINDS: [ObjectKind; 5] = [
+    ObjectKind::Namespace,
+    ObjectKind::Allocation,
+    ObjectKind::AllocationPolicy,
+    ObjectKind::Quota,
+    ObjectKind::DisruptionBudget,
+];
 pub const NAMESPACES: [&str; 3] = ["ns", "na", "nb"];
 /// Values of the label `app` of pods, and of the label `team` of namespaces.
 pub const APPS: [&str; 3] = ["web", "db", "job"];
@@ -36,6 +41,7 @@ pub fn key_of(object: &ClusterObject) -> ObjectKey {
         ClusterObject::Namespace { name, .. } => global(ObjectKind::Namespace, name),
         ClusterObject::Policy(policy) => global(ObjectKind::AllocationPolicy, &policy.name),
         ClusterObject::Quota(quota) => global(ObjectKind::Quota, &quota.name),
+        ClusterObject::DisruptionBudget(budget) => (ObjectKind::DisruptionBudget, budget.name.clone()),
         ClusterObject::Allocation(allocation) => {
             let (namespace, name) = (allocation.name.namespace.clone(), allocation.name.name.clone());
             (ObjectKind::Allocation, ObjectName { namespace, name })
@@ -124,11 +130,12 @@ impl Sim {
 
     /// Changes an object that schedulers read, of a kind that this schedule has.
     pub fn change_object(&mut self) {
-        match self.load.below(4) {
+        match self.load.below(5) {
             0 => self.relabel(),
             1 if self.settings.policies => self.change_policy(),
             2 if self.settings.hints => self.change_hints(),
             3 if self.settings.quotas => self.change_quota(),
+            4 if self.settings.budgets => self.change_budget(),
             _ => {}
         }
     }

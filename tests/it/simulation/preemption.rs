@@ -32,12 +32,8 @@ impl Sim {
         self.tally.count(if refused { "eviction refused" } else { "evicted" });
         let there = self.cluster.store.get(&victim.namespace, &victim.name);
         if let Some(pod) = there.filter(|pod| pod.uid == victim.uid && !pod.deleting && !refused) {
-            self.cluster.update_pod(&pod, |pod| {
-                pod.deleting = true;
-                Arc::make_mut(&mut pod.peer).terminating = true;
-            });
             let grace = self.fates.up_to(3 * S);
-            self.after(grace, Event::Remove(pod.into()));
+            self.terminate(&pod, grace);
         }
         let ended = if refused { Err("it is refused".to_owned()) } else { Ok(()) };
         let now = self.now;

@@ -9,7 +9,7 @@ use berth_model::{Node, Packing, Pod, Usage};
 use berth_scheduler::agent::{Agent, AgentConfig, CacheChange, CacheLimits, Part};
 use berth_scheduler::dispatch::{DispatcherKind, Estimator};
 use berth_scheduler::inventory::Revision;
-use berth_scheduler::objects::ClusterObject;
+use berth_scheduler::objects::{Budgets, ClusterObject};
 use berth_scheduler::placement::{BindAttempt, Binding};
 use berth_scheduler::rules::PlacementSettings;
 use berth_scheduler::scheduler::{Scheduler, SchedulerConfig, Task};
@@ -28,6 +28,8 @@ pub struct Process {
     /// Of pods, of nodes and of other objects.
     pub watches: [Watch; 3],
     pub shadow: Shadow,
+    /// Budgets of the dry runs among which victims are chosen now; `None`: the known ones.
+    pub dry_run_budgets: Option<Budgets>,
 }
 
 /// A watch is a position in the cluster's log, or cut.
@@ -68,6 +70,8 @@ pub struct Shadow {
     pub pods: BTreeMap<Arc<str>, Pod>,
     pub nodes: BTreeMap<Arc<str>, Node>,
     pub objects: BTreeMap<ObjectKey, ClusterObject>,
+    /// When an object other than a disruption budget last changed.
+    pub rules_changed: Duration,
     /// Pods bound by this process that it has neither seen on their node nor learned to be on another.
     pub assumed: BTreeMap<Arc<str>, (Arc<str>, Arc<Usage>)>,
 }
@@ -135,6 +139,8 @@ pub struct Settings {
     pub quotas: bool,
     /// Hints come and go.
     pub hints: bool,
+    /// Disruption budgets come and go.
+    pub budgets: bool,
 }
 
 impl Settings {
@@ -160,6 +166,7 @@ impl Settings {
             policies: dice.percent(40),
             quotas: dice.percent(40),
             hints: dice.percent(40),
+            budgets: dice.percent(40),
         }
     }
 
@@ -202,6 +209,7 @@ impl Settings {
             binds: BTreeMap::new(),
             watches: Default::default(),
             shadow: Shadow::default(),
+            dry_run_budgets: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use berth_scheduler::invariants::{self, Violation};
 use berth_scheduler::placement::{BindAttempt, Binding, Reply, Truth};
 use berth_scheduler::scheduler::{Action, Eviction, Settled, Task};
 
+use super::budgets::DisruptionController;
 use super::churn::Churn;
 use super::cluster::{Cluster, PodEvent};
 use super::dice::Dice;
@@ -48,6 +49,8 @@ pub enum Event {
     /// The pod's grace period is over, or its node is gone.
     Remove(Box<Pod>),
     Evict(Who, Box<Eviction>),
+    /// The disruption controller counts the pods of all budgets.
+    CountBudgets,
     /// The API server receives a pod's nominated node.
     Nominate(PodRef, Option<Arc<str>>),
     /// The API server receives a pod's condition.
@@ -76,7 +79,7 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 35] = [
+        const EXPECTED: [&str; 41] = [
             "evicted",
             "eviction refused",
             "evicted for a gang",
@@ -112,6 +115,12 @@ impl Tally {
             "quota",
             "over quota",
             "reported over quota",
+            "budget",
+            "budget heeded",
+            "budget violated",
+            "drained",
+            "disruption without effect",
+            "eviction forbidden",
         ];
         let never = |what: &&str| self.0.get(what).is_none_or(|n| *n == 0);
         let kinds = DispatcherKind::ALL.map(DispatcherKind::name);
@@ -134,6 +143,7 @@ pub struct Sim {
     pub faults: bool,
     pub chaos_left: u32,
     pub churn: Option<Churn>,
+    pub disruptions: DisruptionController,
     /// Binds that were given up: they must not take effect any more.
     pub given_up: BTreeSet<u64>,
     /// Binds that took effect.
@@ -181,6 +191,7 @@ impl Sim {
             faults: true,
             chaos_left: 0,
             churn: None,
+            disruptions: DisruptionController::default(),
             given_up: BTreeSet::new(),
             effected: BTreeSet::new(),
             ever_bound: BTreeMap::new(),
@@ -318,6 +329,7 @@ impl Sim {
             Event::Told(who, id, truth, asked) => self.told(who, id, truth, asked)?,
             Event::Lead(slot) => self.lead(slot)?,
             Event::Evict(who, eviction) => self.evict(who, *eviction)?,
+            Event::CountBudgets => self.count_budgets(),
             Event::Nominate(pod, node) => self.nominate(pod, node),
             Event::Condition(pod, condition) => self.write_condition(&pod, condition),
             Event::Up => {
@@ -335,6 +347,9 @@ impl Sim {
             {
                 self.ever_bound.entry(gang).or_default().insert(pod.uid.clone());
             }
+        }
+        if self.cluster.logged(PODS) != seen[PODS] {
+            self.count_budgets_soon();
         }
         if logged(&self.cluster) != seen {
             for slot in 0..self.processes.len() {
@@ -405,6 +420,7 @@ impl Sim {
         let (scheduler, worker) = (&mut process.scheduler, &mut process.workers[at]);
         let slot = who.0;
         let mut line = String::new();
+        process.dry_run_budgets = None;
         worker.doing = match std::mem::replace(&mut worker.doing, Doing::Sleeping) {
             Doing::Sleeping => return Ok(()),
             Doing::Awake => match scheduler.next_task(at, now) {
@@ -438,6 +454,9 @@ impl Sim {
             }
             Doing::Settling(task, conflicts, answer) => {
                 scheduler.learn(at, &task, &answer.laps, &answer.changes);
+                if let Task::Preempt(attempt) = &task {
+                    process.dry_run_budgets = Some(attempt.budgets.clone());
+                }
                 match scheduler.settle(at, &mut worker.agent, &task, answer.choice, answer.seen, now) {
                     Settled::Done => Doing::Awake,
                     Settled::Again => {
@@ -476,7 +495,7 @@ impl Sim {
         let Some(process) = self.process(who) else {
             return Ok(());
         };
-        let (mut begun, mut victims) = (BTreeSet::new(), BTreeSet::new());
+        let (mut begun, mut victims, mut evictions) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         for action in process.scheduler.take_actions() {
             match action {
                 Action::Bind(binding) => {
@@ -499,6 +518,7 @@ impl Sim {
                 Action::Evict(eviction) => {
                     self.judge_eviction(who, &eviction)?;
                     victims.insert(eviction.victim.uid.clone());
+                    evictions.push((*eviction).clone());
                     let pause = self.delays.up_to(20 * MS);
                     self.after(pause, Event::Evict(who, eviction));
                 }
@@ -510,6 +530,8 @@ impl Sim {
             }
         }
         self.judge_victims(who, &victims)?;
+        self.judge_budgets(who, &evictions)?;
+        self.processes[who.0].dry_run_budgets = None;
         if !begun.is_empty() {
             self.tally.count("gang begun");
             self.judge_gangs(who, &begun)?;

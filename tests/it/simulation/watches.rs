@@ -129,6 +129,9 @@ impl Sim {
         let to = self.cluster.logged(kind).min(from.saturating_add(batch));
         watch.cursor = to;
         let cluster = &self.cluster;
+        if kind == OBJECTS && cluster.object_log[from..to].iter().any(|event| !event.is_of_budget()) {
+            process.shadow.rules_changed = now;
+        }
         match kind {
             PODS => cluster.pod_log[from..to].iter().for_each(|event| process.pod_event(event, now)),
             NODES => cluster.node_log[from..to].iter().for_each(|event| process.node_event(event)),
@@ -172,7 +175,10 @@ impl Sim {
         match listing {
             Listing::Pods(pods) => process.pods_listed(pods, now),
             Listing::Nodes(nodes) => process.nodes_listed(nodes),
-            Listing::Objects(objects) => process.objects_listed(&objects),
+            Listing::Objects(objects) => {
+                process.objects_listed(&objects);
+                process.shadow.rules_changed = now;
+            }
         }
         let watch = &mut process.watches[kind];
         (watch.cursor, watch.live) = (place, true);
