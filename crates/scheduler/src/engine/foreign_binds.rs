@@ -24,9 +24,10 @@ impl Engine {
         self.with(Operation::Review, |scheduler, now| scheduler.holds_due(now))
     }
 
-    /// Ends an expired hold: releases the room, or charges the node that the pod is bound to. Keeps it if the pod could not be read.
-    pub fn held_pod_read(&self, binding: &Binding, truth: &Truth) {
-        self.with(Operation::Review, |scheduler, now| scheduler.held_pod_read(binding, truth, now));
+    /// Ends an expired hold: releases the room, or charges the node that the pod is bound to. Keeps it if the pod could not be read,
+    /// or if the hold had not expired when the read was sent, `asked`.
+    pub fn held_pod_read(&self, binding: &Binding, truth: &Truth, asked: Duration) {
+        self.with(Operation::Review, |scheduler, now| scheduler.held_pod_read(binding, truth, asked, now));
     }
 
     /// Charges a pod of another scheduler to the wanted node if it fits; the caller then binds it and calls

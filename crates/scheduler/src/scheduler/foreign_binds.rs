@@ -214,13 +214,23 @@ impl ForeignBinds {
         Some((name, node))
     }
 
-    /// Ends the pod's hold if it is on this node.
-    fn end_hold(&mut self, uid: &str, node: &str) -> bool {
-        let is_held = self.holds.get(uid).is_some_and(|hold| *hold.binding.node == *node);
-        if is_held {
+    /// Ends the pod's hold if it is on this node and its request could no longer take effect at this time.
+    fn end_hold(&mut self, uid: &str, node: &str, at: Duration) -> bool {
+        let ends = |hold: &Hold| *hold.binding.node == *node && hold.until <= at;
+        let has_ended = self.holds.get(uid).is_some_and(ends);
+        if has_ended {
             self.holds.remove(uid);
         }
-        is_held
+        has_ended
+    }
+
+    /// Ends the hold of this name on a former node if its request could no longer take effect at this time.
+    fn end_former(&mut self, name: &str, at: Duration) -> bool {
+        let has_ended = self.former.get(name).is_some_and(|hold| hold.until <= at);
+        if has_ended {
+            self.former.remove(name);
+        }
+        has_ended
     }
 }
 
@@ -289,14 +299,15 @@ impl Scheduler {
         all.filter(|hold| hold.until <= now).map(|hold| hold.binding.clone()).collect()
     }
 
-    /// Applies the pod as read from the store for a hold that is due: its request can no longer take effect.
-    pub fn held_pod_read(&mut self, binding: &Binding, truth: &Truth, now: Duration) {
+    /// Applies the pod as read from the store at some time after `asked`, for a hold that was due then. A hold that a later
+    /// request has extended or made anew stays: that request may still take effect.
+    pub fn held_pod_read(&mut self, binding: &Binding, truth: &Truth, asked: Duration, now: Duration) {
         let (uid, node) = (&binding.uid, &binding.node);
         if matches!(truth, Truth::Unreadable(_)) {
             return;
         }
         let former = former_name(uid, node);
-        if self.foreign.former.remove(&former).is_some() {
+        if self.foreign.end_former(&former, asked) {
             self.cluster.ledger.reserve(&former, None);
             self.note_reservations();
         }
@@ -304,7 +315,7 @@ impl Scheduler {
             if self.move_charge(uid, host) {
                 self.foreign.remove(uid);
             }
-        } else if self.foreign.end_hold(uid, node) {
+        } else if self.foreign.end_hold(uid, node, asked) {
             self.discharge(uid);
             match truth {
                 Truth::Gone => self.delete_pod(uid),

@@ -159,12 +159,16 @@ impl Guard {
             let due = engine.holds_due();
             let reads = futures::stream::iter(due).map(|binding| {
                 let store = &store;
-                async move { (store.read(&binding).await, binding) }
+                async move {
+                    // A request may be granted between the read and its answer: the time of sending counts.
+                    let asked = engine.now();
+                    (store.read(&binding).await, asked, binding)
+                }
             });
             let mut reads = reads.buffer_unordered(READS_AT_ONCE);
-            while let Some((truth, binding)) = reads.next().await {
+            while let Some((truth, asked, binding)) = reads.next().await {
                 tracing::debug!(pod = %binding.name, node = %binding.node, ?truth, "an allowed bind was never observed");
-                engine.held_pod_read(&binding, &truth);
+                engine.held_pod_read(&binding, &truth, asked);
             }
         }
     }

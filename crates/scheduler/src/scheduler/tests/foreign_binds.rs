@@ -33,8 +33,13 @@ impl Bench {
         asked
     }
 
+    /// Reads the pod of a hold that has expired.
     fn read(&mut self, uid: &str, node: &str, truth: Truth) {
-        self.scheduler.held_pod_read(&to(uid, node), &truth, self.now);
+        self.read_at(self.now + 60 * S, uid, node, truth);
+    }
+
+    fn read_at(&mut self, asked: Duration, uid: &str, node: &str, truth: Truth) {
+        self.scheduler.held_pod_read(&to(uid, node), &truth, asked, self.now);
         self.collect();
     }
 
@@ -141,6 +146,32 @@ fn a_binding_to_another_node_leaves_room_on_both_until_the_truth_is_known() {
     bench.read("p", "a", Truth::BoundTo("b".into()));
     assert_eq!((bench.cpu_taken("a"), bench.cpu_taken("b")), (0, 600));
     assert_eq!(bench.review("q", "a"), BindReview::Allowed);
+}
+
+#[test]
+fn a_read_ends_no_hold_that_a_later_request_has_extended_or_made_anew() {
+    let free = Truth::Unbound { bindable: true };
+    let mut bench = guard(&["a", "b"]);
+    bench.apply(foreign("p", 600));
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
+    bench.now = 61 * S;
+    // The same bind is requested again while the read is in flight.
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
+    bench.read_at(60 * S, "p", "a", free.clone());
+    assert_eq!((bench.cpu_taken("a"), bench.counts()), (600, (1, 1, 0)));
+    bench.read_at(121 * S, "p", "a", free.clone());
+    assert_eq!((bench.cpu_taken("a"), bench.counts()), (0, (1, 0, 0)));
+
+    // A hold on a former node is due while that node is held anew.
+    let mut bench = guard(&["a", "b"]);
+    bench.apply(foreign("p", 400));
+    for (at, node) in [(0, "a"), (10, "b"), (20, "a")] {
+        bench.now = at * S;
+        assert_eq!(bench.review("p", node), BindReview::Allowed);
+    }
+    assert_eq!(bench.scheduler.holds_due(60 * S), [to("p", "a")]);
+    bench.read_at(60 * S, "p", "a", free);
+    assert_eq!((bench.cpu_taken("a"), bench.counts()), (400, (1, 2, 0)));
 }
 
 #[test]
