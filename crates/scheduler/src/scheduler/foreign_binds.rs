@@ -314,6 +314,9 @@ impl Scheduler {
         if let Truth::BoundTo(host) = truth {
             if self.move_charge(uid, host) {
                 self.foreign.remove(uid);
+                if self.cluster.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Held) {
+                    self.remove(uid);
+                }
             }
         } else if self.foreign.end_hold(uid, node, asked) {
             self.discharge(uid);

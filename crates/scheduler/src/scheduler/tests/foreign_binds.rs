@@ -221,6 +221,20 @@ fn a_pod_of_ours_that_another_replica_binds_waits_for_what_comes_of_it() {
 }
 
 #[test]
+fn a_pod_of_ours_that_is_read_where_another_replica_bound_it_waits_no_more() {
+    let mut bench = guard(&["a"]);
+    bench.apply(pod("p", 600));
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
+    assert_eq!(bench.in_state("held"), 1);
+    // The watch lags.
+    bench.read("p", "a", Truth::BoundTo("a".into()));
+    assert_eq!(bench.scheduler.check(), []);
+    assert_eq!((bench.in_state("held"), bench.cpu_taken("a")), (0, 600));
+    bench.apply(on("a", pod("p", 600)));
+    assert_eq!((bench.scheduler.check(), bench.cpu_taken("a")), (vec![], 600));
+}
+
+#[test]
 fn an_extenders_bind_goes_through_the_ledger_and_is_asked_for_once() {
     let mut bench = guard(&["a"]);
     bench.apply(foreign("p", 600));
