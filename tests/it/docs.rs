@@ -1,4 +1,9 @@
-//! Consistency of the documents: generated parts are up to date, and every command of the README is covered.
+//! Consistency of the documents: generated parts are up to date, every command has a test or a reason why it has none, every link
+//! leads somewhere, every metric is described, and the index has every page.
+
+mod commands;
+mod links;
+mod metrics;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -7,6 +12,35 @@ use serde_json::Value;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Returns the text of a page; `path` is relative to the root.
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Returns the paths of the pages in `docs/`, sorted.
+fn pages() -> Vec<String> {
+    let names = std::fs::read_dir(root().join("docs"))
+        .expect("docs")
+        .map(|entry| entry.expect("an entry").file_name());
+    let names =
+        names.map(|name| name.into_string().expect("a name in UTF-8")).filter(|name| name.ends_with(".md"));
+    let mut pages: Vec<String> = names.map(|name| format!("docs/{name}")).collect();
+    pages.sort();
+    pages
+}
+
+/// Returns the paths of all documents: those of the root, and the pages.
+fn documents() -> Vec<String> {
+    let names =
+        std::fs::read_dir(root()).expect("the root").map(|entry| entry.expect("an entry").file_name());
+    let names =
+        names.map(|name| name.into_string().expect("a name in UTF-8")).filter(|name| name.ends_with(".md"));
+    let mut documents: Vec<String> = names.collect();
+    documents.sort();
+    documents.extend(pages());
+    documents
 }
 
 /// Compares a file with its expected content; `UPDATE=1` in the environment rewrites it instead.
@@ -56,82 +90,6 @@ fn rows(schema: &Value, defaults: &Value, prefix: &str, text: &mut String) {
         let _ = writeln!(text, "| `{path}` | {default} | {} |", meaning.trim());
         if property["items"]["properties"].is_object() {
             rows(&property["items"], &Value::Null, &format!("{path}[]."), text);
-        }
-    }
-}
-
-/// Every command of the README, and the test that runs it.
-const COVERED: &[(&str, &str)] = &[
-    ("cargo run --release -- demo", ".ci/run and tests/it/demo.rs, with the test build"),
-    ("cargo test", ".ci/run"),
-    ("docker build -t REGISTRY/berth:0.1.0 .", "nothing here: it needs a container engine"),
-    ("docker push REGISTRY/berth:0.1.0", "nothing here: it needs a registry"),
-    (
-        "helm install berth charts/berth --namespace berth-system --create-namespace --set image.repository=REGISTRY/berth",
-        "tests/it/chart.rs, against a real API server",
-    ),
-    ("kubectl apply -f manifests/install.yaml", "tests/it/chart.rs applies every object of it"),
-    ("kubectl apply -f manifests/example-deployment.yaml", "tests/it/chart.rs applies it"),
-    ("kubectl get pods -o wide", "kubectl's own"),
-    ("berth explain NAMESPACE/POD", "tests/it/explain.rs, on a real API server"),
-    (
-        "kubectl get nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,services,replicasets -A -o json > cluster.json",
-        "kubectl's own; tests/it/explain.rs makes such files",
-    ),
-    ("berth explain -f cluster.json", "tests/it/explain.rs"),
-    (
-        "berth explain --what-if",
-        "tests/it/explain/what_if.rs, and tests/it/allocations/advice.rs on a real API server",
-    ),
-    (
-        "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set extender.enabled=true --set extender.clientCaSecret=kube-scheduler-ca",
-        "tests/it/chart.rs renders it; tests/it/extender.rs runs a real kube-scheduler with what it sets",
-    ),
-    (
-        "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set guard.enabled=true",
-        "tests/it/chart/features.rs, against a real API server",
-    ),
-    ("berth simulate", "tests/it/simulate.rs"),
-    (
-        "berth simulate --trace batched-1pct-0.csv.gz --dispatcher all --report report.html",
-        "tests/it/simulate, on published traces if they are there, and tests/it/report.rs",
-    ),
-    ("berth recommend --prometheus http://localhost:9090", "tests/it/recommend.rs, on a real Prometheus"),
-    (
-        "berth recommend --prometheus http://localhost:9090 --namespace shop,bank -o html > sizes.html",
-        "tests/it/recommend.rs, on a real Prometheus",
-    ),
-    ("berth recommend --backtest usage.csv", "tests/it/recommend.rs, on a file it makes"),
-    (
-        "kubectl apply -f manifests/example-allocation.yaml",
-        "tests/it/allocations/placed.rs, with a real kubectl and berth on a real API server",
-    ),
-    ("kubectl get allocations -o wide", "tests/it/allocations/status.rs"),
-    ("kubectl apply -f manifests/example-policy.yaml", "tests/it/policies.rs, on a real API server"),
-    ("kubectl get allocationpolicies", "kubectl's own; tests/it/policies.rs reads what it shows"),
-    (
-        "berth run --kubeconfig FILE --config FILE --leader-elect=false --health-address 127.0.0.1:10261",
-        "tests/it/scheduling: every test runs it with these options",
-    ),
-];
-
-#[test]
-fn every_command_of_the_readme_is_covered() {
-    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
-    let blocks = readme.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
-    let commands: Vec<&str> = blocks.flat_map(str::lines).filter(|line| !line.is_empty()).collect();
-    let covered: Vec<&str> = COVERED.iter().map(|(command, _)| *command).collect();
-    assert_eq!(commands, covered, "a command of the README that nothing runs, or the other way round");
-}
-
-#[test]
-fn every_link_of_the_documents_leads_somewhere() {
-    for document in ["README.md", "ARCHITECTURE.md"] {
-        let text = std::fs::read_to_string(root().join(document)).expect(document);
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            if !target.contains("://") && !target.starts_with('#') {
-                assert!(root().join(target).exists(), "{document} links to {target}, which does not exist");
-            }
         }
     }
 }

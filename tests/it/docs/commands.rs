@@ -1,0 +1,203 @@
+//! Every command of the documents, and the test that runs it.
+
+use super::{documents, read};
+
+/// Commands of the `sh` blocks of one document.
+struct Document {
+    path: &'static str,
+    /// In the order of the document, each with the test that runs it, or the reason why none does.
+    commands: &'static [(&'static str, &'static str)],
+}
+
+const KUBECTL: &str = "nothing here: kubectl's own";
+const BENCHMARK: &str =
+    "nothing in a normal run: it measures for minutes or hours, and fails if its result is wrong";
+const SET_EXTENDER: &str = "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set extender.enabled=true \
+                            --set extender.clientCaSecret=kube-scheduler-ca";
+
+/// Documents with commands, sorted by path.
+const COVERED: &[Document] = &[
+    Document {
+        path: "CONTRIBUTING.md",
+        commands: &[
+            ("cargo build", ".ci/run, as a part of the tests"),
+            ("cargo test", ".ci/run"),
+            ("cargo test -p berth-scheduler --lib", ".ci/run, with the tests of all crates"),
+            ("cargo test --test it docs", ".ci/run, with all tests"),
+            (".ci/run", "nothing here: it runs the tests"),
+        ],
+    },
+    Document {
+        path: "README.md",
+        commands: &[
+            ("cargo run --release -- demo", ".ci/run and tests/it/demo.rs, with the test build"),
+            ("cargo test", ".ci/run"),
+            ("docker build -t REGISTRY/berth:0.1.0 .", "nothing here: it needs a container engine"),
+            ("docker push REGISTRY/berth:0.1.0", "nothing here: it needs a registry"),
+            (
+                "helm install berth charts/berth --namespace berth-system --create-namespace --set image.repository=REGISTRY/berth",
+                "tests/it/chart.rs, against a real API server",
+            ),
+            ("kubectl apply -f manifests/example-deployment.yaml", "tests/it/chart.rs applies it"),
+            ("kubectl get pods -o wide", KUBECTL),
+        ],
+    },
+    Document {
+        path: "docs/benchmarks.md",
+        commands: &[
+            ("cargo bench --bench cluster -- --markdown docs/benchmarks.md", BENCHMARK),
+            (
+                "cargo bench --bench cluster -- --workload basic,ten-classes --subjects null,berth --repeat 3",
+                BENCHMARK,
+            ),
+            ("cargo bench --bench cluster -- --nodes 200 --pods 500", BENCHMARK),
+            ("cargo bench --bench cluster -- --help", BENCHMARK),
+            (
+                "cargo bench --bench cluster -- --workload basic,zone-spread,preferred-affinity,zone-affinity,anti-affinity,\
+                 hundred-classes --subjects null,berth",
+                BENCHMARK,
+            ),
+            (
+                "cargo bench --bench cluster -- --workload lived-in --subjects null,berth,kube-scheduler",
+                BENCHMARK,
+            ),
+            ("cargo bench --bench scale", BENCHMARK),
+            ("cargo bench --bench scale -- --quick", BENCHMARK),
+            (
+                "cargo bench --bench scale -- --nodes 10000 --pods 100000 --classes 500 --parked-classes 50 --parked-pods 10000 \
+                 --churn 500 --seconds 20",
+                BENCHMARK,
+            ),
+            ("cargo bench --bench agent", BENCHMARK),
+            ("cargo bench --bench agent -- --quick", BENCHMARK),
+            ("cargo test --profile dist --test it explain::speed -- --ignored", BENCHMARK),
+        ],
+    },
+    Document {
+        path: "docs/extender.md",
+        commands: &[(
+            SET_EXTENDER,
+            "tests/it/chart.rs renders it; tests/it/extender.rs runs a real kube-scheduler with what it sets",
+        )],
+    },
+    Document {
+        path: "docs/first-steps.md",
+        commands: &[
+            (
+                "cargo run --release -- demo --nodes 100 --pods 500 --keep",
+                "tests/it/demo.rs, with fewer nodes and pods",
+            ),
+            ("export KUBECONFIG=FILE", "nothing here: the shell's own"),
+            ("kubectl describe pods --selector class=giant", KUBECTL),
+            ("target/release/berth explain", "tests/it/explain/live.rs, with the build of the tests"),
+            (
+                r#"kubectl run mine --image=pause --overrides='{"apiVersion": "v1", "spec": {"schedulerName": "berth"}}'"#,
+                "kubectl's own; tests/it/demo.rs creates such a pod beside a kept demo",
+            ),
+            ("kubectl get pods mine -o wide", KUBECTL),
+            (
+                "kubectl label nodes --selector pool=general topology.kubernetes.io/zone=zone-z --overwrite",
+                "kubectl's own; tests/it/scheduling/waiting.rs changes labels of nodes",
+            ),
+            ("kubectl get pods --selector class=nowhere -o wide", KUBECTL),
+        ],
+    },
+    Document {
+        path: "docs/guard.md",
+        commands: &[(
+            "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set guard.enabled=true",
+            "tests/it/chart/features.rs, against a real API server",
+        )],
+    },
+    Document {
+        path: "docs/recommender.md",
+        commands: &[
+            (
+                "berth recommend --prometheus http://localhost:9090",
+                "tests/it/recommend.rs, on a real Prometheus",
+            ),
+            (
+                "berth recommend --prometheus http://localhost:9090 --namespace shop,bank -o html > sizes.html",
+                "tests/it/recommend.rs, on a real Prometheus",
+            ),
+            ("berth recommend --backtest usage.csv", "tests/it/recommend.rs, on a file it makes"),
+        ],
+    },
+    Document {
+        path: "docs/running.md",
+        commands: &[
+            ("kubectl apply -f manifests/install.yaml", "tests/it/chart.rs applies every object of it"),
+            (
+                "berth run --kubeconfig FILE --config FILE --leader-elect=false --health-address 127.0.0.1:10261",
+                "tests/it/scheduling: every test runs it with these options",
+            ),
+        ],
+    },
+    Document {
+        path: "docs/simulate.md",
+        commands: &[
+            ("berth simulate", "tests/it/simulate.rs"),
+            (
+                "berth simulate --trace batched-1pct-0.csv.gz --dispatcher all --report report.html",
+                "tests/it/simulate, on published traces if they are there, and tests/it/report.rs",
+            ),
+        ],
+    },
+    Document {
+        path: "docs/using-as-scheduler.md",
+        commands: &[
+            ("kubectl apply -f manifests/example-deployment.yaml", "tests/it/chart.rs applies it"),
+            ("kubectl get pods -o wide", KUBECTL),
+            ("berth explain NAMESPACE/POD", "tests/it/explain.rs, on a real API server"),
+            (
+                "kubectl get nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,\
+                 services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations -A -o json > cluster.json",
+                "kubectl's own; tests/it/explain.rs makes such files",
+            ),
+            ("berth explain -f cluster.json", "tests/it/explain.rs"),
+            (
+                "berth explain --what-if",
+                "tests/it/explain/what_if.rs, and tests/it/allocations/advice.rs on a real API server",
+            ),
+            (
+                "kubectl apply -f manifests/example-allocation.yaml",
+                "tests/it/allocations/placed.rs, with a real kubectl and berth on a real API server",
+            ),
+            ("kubectl get allocations -o wide", "tests/it/allocations/status.rs"),
+            ("kubectl apply -f manifests/example-policy.yaml", "tests/it/policies.rs, on a real API server"),
+            ("kubectl get allocationpolicies", "kubectl's own; tests/it/policies.rs reads what it shows"),
+        ],
+    },
+];
+
+/// Returns the commands of the `sh` blocks of a document, without their comments.
+fn commands(text: &str) -> Vec<&str> {
+    let blocks = text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
+    let lines =
+        blocks.flat_map(str::lines).map(|line| line.split(" #").next().unwrap_or_default().trim_end());
+    lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
+}
+
+#[test]
+fn every_command_of_the_documents_is_covered() {
+    for document in documents() {
+        let text = read(&document);
+        let covered = COVERED
+            .iter()
+            .find(|covered| covered.path == document)
+            .map_or(&[][..], |covered| covered.commands);
+        let covered: Vec<&str> = covered.iter().map(|(command, _)| *command).collect();
+        assert_eq!(
+            commands(&text),
+            covered,
+            "{document}: a command that nothing runs, or the other way round"
+        );
+    }
+    let documents = documents();
+    let paths: Vec<&str> = COVERED.iter().map(|covered| covered.path).collect();
+    assert!(
+        paths.iter().all(|path| documents.iter().any(|document| document == path)),
+        "no such document: {paths:?}"
+    );
+    assert!(paths.is_sorted(), "sort the documents by path: {paths:?}");
+}
