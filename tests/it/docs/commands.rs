@@ -58,7 +58,11 @@ const COVERED: &[Document] = &[
                 BENCHMARK,
             ),
             (
-                "cargo bench --bench cluster -- --workload lived-in --subjects null,berth,kube-scheduler",
+                "cargo bench --bench cluster -- --workload lived-in --subjects null,berth,berth+features,kube-scheduler",
+                BENCHMARK,
+            ),
+            (
+                "cargo bench --bench cluster -- --workload lived-in --pods 50000 --subjects null,berth",
                 BENCHMARK,
             ),
             ("cargo bench --bench scale", BENCHMARK),
