@@ -126,6 +126,8 @@ struct PodTruth {
     metadata: PodMeta,
     #[serde(default)]
     spec: PodSpec,
+    #[serde(default)]
+    status: PodStatus,
 }
 
 #[derive(Deserialize)]
@@ -143,6 +145,18 @@ struct PodSpec {
     scheduling_gates: Option<Vec<IgnoredAny>>,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PodStatus {
+    phase: Option<String>,
+}
+
+impl PodTruth {
+    fn is_finished(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+}
+
 fn truth(answer: Result<Answer, String>, uid: &str) -> Truth {
     let answer = match answer {
         Ok(answer) => answer,
@@ -156,7 +170,7 @@ fn truth(answer: Result<Answer, String>, uid: &str) -> Truth {
     }
     match serde_json::from_slice::<PodTruth>(&answer.body) {
         Err(error) => Truth::Unreadable(format!("the API server sent a pod that cannot be parsed: {error}")),
-        Ok(pod) if pod.metadata.uid != uid => Truth::Gone,
+        Ok(pod) if pod.metadata.uid != uid || pod.is_finished() => Truth::Gone,
         Ok(pod) => match pod.spec.node_name {
             Some(node) if !node.is_empty() => Truth::BoundTo(node),
             _ => Truth::Unbound {
@@ -275,6 +289,11 @@ mod tests {
         assert_eq!(pod(dying, r#""nodeName":"n2""#), Truth::BoundTo("n2".into()));
         assert_eq!(pod(r#""uid":"u2""#, r#""nodeName":"n2""#), Truth::Gone);
         assert_eq!(pod(ours, ""), Truth::Unbound { bindable: true });
+        for (phase, gone) in [("Running", false), ("Succeeded", true), ("Failed", true)] {
+            let status = format!(r#""status":{{"phase":"{phase}"}}"#);
+            let body = format!(r#"{{"metadata":{{{ours}}},"spec":{{"nodeName":"n2"}},{status}}}"#);
+            assert_eq!(read(200, &body) == Truth::Gone, gone, "{phase}");
+        }
         assert_eq!(pod(ours, r#""schedulingGates":[]"#), Truth::Unbound { bindable: true });
         assert_eq!(pod(ours, r#""schedulingGates":[{"name":"a"}]"#), Truth::Unbound { bindable: false });
         assert_eq!(pod(dying, ""), Truth::Unbound { bindable: false });

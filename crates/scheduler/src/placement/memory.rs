@@ -82,7 +82,7 @@ impl MemoryStore {
     /// `GET` of the pod.
     pub fn read_now(&self, binding: &Binding) -> Truth {
         match self.get(&binding.namespace, &binding.name) {
-            Some(pod) if pod.uid != binding.uid => Truth::Gone,
+            Some(pod) if pod.uid != binding.uid || pod.finished => Truth::Gone,
             None => Truth::Gone,
             Some(pod) => match pod.node_name {
                 Some(node) => Truth::BoundTo(node),
@@ -168,6 +168,8 @@ mod tests {
         );
         assert_eq!(store.read_now(&binding("u", "b")), Truth::BoundTo("a".into()));
         assert_eq!(store.bound(), [binding("u", "a")]);
+        store.update("ns", "p", |pod| pod.finished = true);
+        assert_eq!(store.read_now(&binding("u", "a")), Truth::Gone);
     }
 
     #[test]

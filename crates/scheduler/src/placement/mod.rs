@@ -56,7 +56,7 @@ pub enum Reply {
 /// The state of the pod in the store (`GET`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Truth {
-    /// No pod of this name, or one with another uid.
+    /// No pod of this name, or one with another uid, or one that has finished: it uses no room.
     Gone,
     /// It is bound to this node.
     BoundTo(Arc<str>),
