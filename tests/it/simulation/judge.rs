@@ -82,8 +82,10 @@ impl Sim {
         if freed {
             self.given_up.insert(id);
         }
-        let there = (self.cluster.store.get(&binding.namespace, &binding.name))
-            .is_some_and(|pod| pod.uid == binding.uid && pod.node_name.as_ref() == Some(&binding.node));
+        let there = (self.cluster.store.get(&binding.namespace, &binding.name)).is_some_and(|pod| {
+            // One that has finished uses no room.
+            pod.uid == binding.uid && pod.node_name.as_ref() == Some(&binding.node) && !pod.finished
+        });
         if freed && self.effected.contains(&id) && there {
             return Err(format!("I1 violated: {} is freed, but is bound to {}", binding.uid, binding.node));
         }
