@@ -21,7 +21,7 @@ pub struct CellPosition {
     pub slot: u32,
 }
 
-const NO_PLACE: CellPosition = CellPosition { cell: u32::MAX, slot: 0 };
+const NO_POSITION: CellPosition = CellPosition { cell: u32::MAX, slot: 0 };
 
 #[derive(Debug)]
 pub struct CellLayout {
@@ -29,7 +29,7 @@ pub struct CellLayout {
     cells: Vec<CellNodes>,
     by_domains: HashMap<Box<[Domain]>, u32>,
     /// By node.
-    places: Vec<CellPosition>,
+    positions: Vec<CellPosition>,
     /// Positions that nodes left, oldest first, each with the revision of the view.
     vacated: VecDeque<(Revision, CellPosition)>,
     /// Revision of the newest of these that was dropped.
@@ -50,7 +50,7 @@ impl CellLayout {
             topologies: topologies.into(),
             cells: Vec::new(),
             by_domains: HashMap::new(),
-            places: Vec::new(),
+            positions: Vec::new(),
             vacated: VecDeque::new(),
             forgotten: 0,
         }
@@ -66,37 +66,37 @@ impl CellLayout {
 
     /// Returns the number of nodes that ever existed: no node has this id or a larger one.
     pub fn nodes(&self) -> usize {
-        self.places.len()
+        self.positions.len()
     }
 
     /// Returns the position of a node; `None`: it does not exist.
-    pub fn place(&self, node: NodeId) -> Option<CellPosition> {
-        self.places.get(node.index()).copied().filter(|place| *place != NO_PLACE)
+    pub fn position(&self, node: NodeId) -> Option<CellPosition> {
+        self.positions.get(node.index()).copied().filter(|position| *position != NO_POSITION)
     }
 
     /// Puts a node into the cell with these domains; `None`: it does not exist any more.
     pub fn put(&mut self, node: NodeId, domains: Option<Box<[Domain]>>, revision: Revision) {
-        let before = self.place(node);
+        let before = self.position(node);
         let cell = domains.map(|domains| self.cell_with(domains));
-        if before.map(|place| place.cell) == cell {
+        if before.map(|position| position.cell) == cell {
             return;
         }
-        if let Some(place) = before {
-            let left = &mut self.cells[place.cell as usize];
-            left.nodes[place.slot as usize] = NO_NODE;
-            left.vacant.push(place.slot);
-            self.vacated.push_back((revision, place));
+        if let Some(position) = before {
+            let left = &mut self.cells[position.cell as usize];
+            left.nodes[position.slot as usize] = NO_NODE;
+            left.vacant.push(position.slot);
+            self.vacated.push_back((revision, position));
             if self.vacated.len() > VACATED_MAX
                 && let Some((forgotten, _)) = self.vacated.pop_front()
             {
                 self.forgotten = forgotten;
             }
         }
-        if self.places.len() <= node.index() {
-            self.places.resize(node.index() + 1, NO_PLACE);
+        if self.positions.len() <= node.index() {
+            self.positions.resize(node.index() + 1, NO_POSITION);
         }
-        self.places[node.index()] = match cell {
-            None => NO_PLACE,
+        self.positions[node.index()] = match cell {
+            None => NO_POSITION,
             Some(cell) => CellPosition { cell, slot: self.cells[cell as usize].add(node) },
         };
     }
@@ -115,13 +115,13 @@ impl CellLayout {
     /// Returns the positions that nodes left since this revision of the view; `None`: some are not remembered any more.
     pub fn vacated_since(&self, revision: Revision) -> Option<impl Iterator<Item = CellPosition>> {
         let newer = self.vacated.iter().rev().take_while(move |(at, _)| *at > revision);
-        (self.forgotten <= revision).then(|| newer.map(|(_, place)| *place))
+        (self.forgotten <= revision).then(|| newer.map(|(_, position)| *position))
     }
 
     pub fn bytes(&self) -> usize {
         let nodes: usize = self.cells.iter().map(|cell| cell.nodes.capacity() + cell.vacant.capacity()).sum();
         nodes * size_of::<NodeId>()
-            + self.places.capacity() * size_of::<CellPosition>()
+            + self.positions.capacity() * size_of::<CellPosition>()
             + self.vacated.capacity() * size_of::<(Revision, CellPosition)>()
     }
 }

@@ -28,8 +28,8 @@ pub struct ListSources<'a> {
 /// Ranked nodes of one class, as of one revision.
 ///
 /// Without coarse topologies there is one cell, and a node's position in it is its id. Otherwise nodes with the same
-/// coarse domains form a cell with a tree of its own (`cells.rs` has the positions). The rules over coarse domains are evaluated once per cell when a
-/// node is chosen, so a changed count of a zone moves no node of it.
+/// coarse domains form a cell with a tree of its own (`cells.rs` has the positions). The rules over coarse domains are
+/// evaluated once per cell when a node is chosen, so a changed count of a zone moves no node of it.
 #[derive(Debug)]
 pub struct RankedList {
     pub class: Arc<Class>,
@@ -127,46 +127,62 @@ impl RankedList {
             self.cells.push(cell);
             return changed;
         }
-        for place in layout.and_then(|layout| layout.vacated_since(before)).into_iter().flatten() {
+        for position in layout.and_then(|layout| layout.vacated_since(before)).into_iter().flatten() {
             // A node that came there since is one of the changed ones.
-            if let Some(cell) = self.cells.get_mut(place.cell as usize) {
-                cell.set(place.slot, Key::VACANT);
+            if let Some(cell) = self.cells.get_mut(position.cell as usize) {
+                cell.set(position.slot, Key::VACANT);
             }
         }
-        for id in view.changed_since(before) {
-            self.update(from, id);
-            self.update_neighbours(from, id);
+        let outdated = self.with_neighbours(from.domains, view.changed_since(before), changed);
+        let positions: Vec<_> = (outdated.iter())
+            .map(|id| {
+                layout.map_or(Some(CellPosition { cell: 0, slot: id.0 }), |layout| layout.position(*id))
+            })
+            .collect();
+        self.fetch(&positions);
+        for (id, position) in outdated.into_iter().zip(positions) {
+            if let Some(position) = position {
+                self.update(from, id, position);
+            }
         }
         changed
     }
 
-    /// Ranks the nodes that share a fine domain with a changed node.
-    fn update_neighbours(&mut self, from: ListSources, id: NodeId) {
-        let Some(scoped) = &self.scoped else {
-            return;
-        };
-        let neighbours: Vec<NodeId> = (scoped.fine().iter())
-            .flat_map(|topology| from.domains.members(*topology, from.domains.domain_of(*topology, id)))
-            .copied()
-            .filter(|neighbour| *neighbour != id)
-            .collect();
-        for neighbour in neighbours {
-            self.update(from, neighbour);
+    /// Returns these nodes, and those that share a fine domain with one of them.
+    fn with_neighbours(
+        &self,
+        domains: &Domains,
+        changed: impl Iterator<Item = NodeId>,
+        count: usize,
+    ) -> Vec<NodeId> {
+        let mut outdated = Vec::with_capacity(count);
+        let fine = self.scoped.as_ref().map_or(&[][..], Scoped::fine);
+        for id in changed {
+            outdated.push(id);
+            for topology in fine {
+                let members = domains.members(*topology, domains.domain_of(*topology, id));
+                outdated.extend(members.iter().filter(|member| **member != id));
+            }
         }
+        outdated
     }
 
-    fn update(&mut self, from: ListSources, id: NodeId) {
-        let place = match self.layout(from.domains) {
-            None => Some(CellPosition { cell: 0, slot: id.0 }),
-            Some(layout) => layout.place(id),
-        };
-        if let Some(place) = place {
-            let key = self.rank(from, id);
-            if self.cells.len() <= place.cell as usize {
-                self.cells.resize_with(place.cell as usize + 1, Cell::default);
-            }
-            self.cells[place.cell as usize].set(place.slot, key);
+    /// Reads what an update of these positions reads of the trees. A list that was not used for a while is in no cache
+    /// of the processor: read one after the other, each position would wait for memory.
+    fn fetch(&self, positions: &[Option<CellPosition>]) {
+        let read = positions.iter().flatten().map(|position| {
+            let cell = self.cells.get(position.cell as usize);
+            cell.map_or(0, |cell| cell.tree.fetch(position.slot))
+        });
+        std::hint::black_box(read.fold(0, |all, one| all ^ one));
+    }
+
+    fn update(&mut self, from: ListSources, id: NodeId, position: CellPosition) {
+        let key = self.rank(from, id);
+        if self.cells.len() <= position.cell as usize {
+            self.cells.resize_with(position.cell as usize + 1, Cell::default);
         }
+        self.cells[position.cell as usize].set(position.slot, key);
     }
 
     /// Returns the node's key: the part that is not constant within its cell.
@@ -330,15 +346,15 @@ impl RankedList {
 
     /// Returns the key of a node, and its cell; `None`: it does not exist, or is newer than the list.
     fn find<'a>(&'a self, domains: &'a Domains, id: NodeId) -> Option<(PlacedCell<'a>, Key)> {
-        let (place, nodes) = match self.layout(domains) {
+        let (position, nodes) = match self.layout(domains) {
             None => (CellPosition { cell: 0, slot: id.0 }, None),
             Some(layout) => {
-                let place = layout.place(id)?;
-                (place, layout.cells().get(place.cell as usize))
+                let position = layout.position(id)?;
+                (position, layout.cells().get(position.cell as usize))
             }
         };
-        let cell = self.cells.get(place.cell as usize)?;
-        let key = cell.tree.keys().get(place.slot as usize).copied()?;
+        let cell = self.cells.get(position.cell as usize)?;
+        let key = cell.tree.keys().get(position.slot as usize).copied()?;
         Some((PlacedCell { cell, nodes }, key))
     }
 

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use crate::rules::Key;
 
-/// Keys of the ids `0..capacity`, and the winner of every subtree. 12 bytes per id.
+/// Keys of the ids `0..capacity`, and the winner of every subtree: 20 bytes an id.
 #[derive(Debug, Default)]
 pub struct WinnerTree {
     keys: Vec<Key>,
@@ -39,6 +39,13 @@ impl WinnerTree {
 
     pub fn keys(&self) -> &[Key] {
         &self.keys
+    }
+
+    /// Reads what [`WinnerTree::set`] mostly reads: the key and its first match. Returns a value made of them.
+    pub fn fetch(&self, id: u32) -> u32 {
+        let first = (self.keys.len() + id as usize) / 2;
+        let is_valid = self.keys.get(id as usize).is_some_and(|key| key.is_valid());
+        self.winners.get(first).copied().unwrap_or(0) ^ u32::from(is_valid)
     }
 
     pub fn bytes(&self) -> usize {
