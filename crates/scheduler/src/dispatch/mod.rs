@@ -329,9 +329,7 @@ impl Dispatcher {
         debug_assert!(self.lanes[agent].service.is_none(), "an agent serves one request at a time");
         self.lanes[agent].called = false;
         let ticket = self.next(agent)?;
-        let queue = self.queue_mut(ticket.lane);
-        queue.count_turn();
-        let request = queue.remove(ticket.key)?;
+        let request = self.queue_mut(ticket.lane).take(ticket.key)?;
         let takes = match self.kind.estimates() {
             true => self.outlook_now(&request).at(agent).takes,
             false => Duration::ZERO,

@@ -75,6 +75,48 @@ fn higher_priorities_are_served_first_and_do_not_wait_behind_lower_ones() {
     assert_eq!(dispatcher.lanes[0].queue.time_ahead(0), Duration::ZERO);
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn where_many_requests_wait_those_of_a_class_go_in_bursts_that_overtake_a_bounded_number(
+        waiting in prop::collection::vec((0usize..40, 1u64..8, 0i32..2), 1..3_000),
+    ) {
+        let classes = classes(40);
+        let mut dispatcher = dispatcher(DispatcherKind::LatcacheRule, 1);
+        dispatcher.aging = 0;
+        // What waits, in its order.
+        let mut ahead = std::collections::BTreeMap::new();
+        let mut seq = 0;
+        for (class, gap, priority) in waiting {
+            seq += gap;
+            dispatcher.assign(&uid(seq), &classes[class], priority, seq, Duration::ZERO);
+            ahead.insert((Reverse(priority), seq), classes[class].id);
+        }
+        let (mut run, mut runs, mut last) = (0, 0, None);
+        let many = ahead.len();
+        while let Some(request) = dispatcher.start(0, Duration::ZERO) {
+            dispatcher.finish(0);
+            let (first, _) = ahead.first_key_value().expect("it knows what waits");
+            let (first, len) = (*first, ahead.len());
+            let taken = *(ahead.keys().find(|place| uid(place.1) == request.uid)).expect("it waited");
+            prop_assert_eq!(taken.0, first.0, "a higher priority is never overtaken");
+            prop_assert!(taken.1 - first.1 < queue::BURST_WINDOW);
+            prop_assert!(taken == first || len >= queue::BURST_FROM);
+            let of_class = ahead.iter().find(|(place, class)| place.0 == taken.0 && **class == request.class.id);
+            prop_assert_eq!(*of_class.expect("itself").0, taken, "in order within its class");
+            run = if last == Some((taken.0, request.class.id)) { run + 1 } else { 1 };
+            runs += usize::from(run == 1);
+            prop_assert!(taken == first || run <= queue::BURST_MAX);
+            last = Some((taken.0, request.class.id));
+            ahead.remove(&taken);
+        }
+        prop_assert!(ahead.is_empty());
+        // A class has more than a burst of requests waiting, most of them within the window.
+        prop_assert!(many < 2_500 || runs < many / 2, "{runs} runs of {many} requests");
+    }
+}
+
 /// Returns the turns a low-priority request waits while a high-priority one arrives whenever one is served.
 fn turns_of_the_low_one(kind: DispatcherKind, aging: u64) -> Option<u64> {
     let classes = classes(1);
