@@ -240,12 +240,13 @@ impl Sim {
 
     /// Goes on until no room is kept for an aged pod any more. What is preempted meanwhile gives all of them another turn.
     fn await_turns_of_aged(&mut self) -> Step {
-        let mut without = 0;
+        // A pod that lost a room to an aged one preempts again only after a while.
+        let (step, mut without) = (self.settings.reserve_after / 2 + S, Duration::ZERO);
         for _ in 0..1_000 {
-            self.run_for(self.settings.reserve_after / 2 + S)?;
+            self.run_for(step)?;
             let none = self.processes.iter().all(|process| process.scheduler.aged() == 0);
-            without = if none { without + 1 } else { 0 };
-            if without == 4 {
+            without = if none { without + step } else { Duration::ZERO };
+            if without >= 60 * S {
                 return self.let_agents_finish();
             }
         }

@@ -31,6 +31,8 @@ pub struct ParkedGroup {
     pub checked: Revision,
     /// The revision at which a pod arrived that may make nodes valid for this class.
     pub arrived: Revision,
+    /// Time of the last check, unless it woke a pod.
+    looked_at: Option<Duration>,
     pub pods: BTreeMap<Place, Arc<str>>,
     /// The pod that was woken and has not returned yet.
     pub probe: Option<Arc<str>>,
@@ -63,6 +65,14 @@ struct ReportPass {
     /// Another pass of this kind (`only_new`) follows.
     next: Option<bool>,
 }
+
+/// Up to this number of parked classes, each is checked at once whenever constraints loosen.
+const CHECKED_AT_ONCE: usize = 16;
+/// With more of them, the interval between two checks of a class that fits nowhere, for each parked class: where
+/// something loosens all the time, checks would take all the time of the agents.
+const PACE: Duration = Duration::from_micros(250);
+/// Longest such interval.
+const PACE_MAX: Duration = Duration::from_millis(500);
 
 /// Number of pods that one slice of a pass visits at most.
 pub const REPORTS_MAX: usize = 256;
@@ -128,6 +138,8 @@ pub struct Parked {
     settled: Vec<Revision>,
     /// By agent: position where the search for a due group continues.
     cursor: Vec<ClassId>,
+    /// By agent: time before which no group that must be checked may be.
+    paced: Vec<Option<Duration>>,
     /// Groups whose class may wait for another pod.
     listeners: BTreeSet<ClassId>,
     /// The revision at which a pod last came to a node.
@@ -139,7 +151,12 @@ pub struct Parked {
 
 impl Parked {
     pub fn new(agents: usize) -> Self {
-        Parked { settled: vec![0; agents], cursor: vec![ClassId(0); agents], ..Parked::default() }
+        Parked {
+            settled: vec![0; agents],
+            cursor: vec![ClassId(0); agents],
+            paced: vec![None; agents],
+            ..Parked::default()
+        }
     }
 
     pub fn get(&self, class: ClassId) -> Option<&ParkedGroup> {
@@ -230,6 +247,7 @@ impl Parked {
                     checked,
                     // A pod that it waits for may have come while the class was evaluated.
                     arrived: if class.listens() { self.arrived } else { 0 },
+                    looked_at: None,
                     pods: BTreeMap::new(),
                     probe: None,
                     diagnosis,
@@ -243,6 +261,7 @@ impl Parked {
                     by_arrival: BTreeMap::new(),
                 };
                 self.groups.insert(class.id, group);
+                self.paced[agent] = None;
                 if class.listens() {
                     self.listeners.insert(class.id);
                     if self.arrived > checked {
@@ -331,9 +350,11 @@ impl Parked {
             return false;
         }
         group.probe = None;
+        group.looked_at = None;
         // The state of the list is unknown: re-evaluate it.
         group.checked = 0;
         self.settled[group.agent] = 0;
+        self.paced[group.agent] = None;
         self.forget_if_empty(class);
         true
     }
@@ -363,30 +384,51 @@ impl Parked {
     }
 
     /// Returns a class of this agent whose list may no longer be empty: constraints loosened since it was found empty.
-    pub fn due(&mut self, agent: usize, loosened: Revision) -> Option<Arc<Class>> {
-        if self.settled[agent] >= loosened {
+    /// Where many classes are parked, one that was found empty a moment ago comes later: [`Parked::resumable`] tells.
+    pub fn due(&mut self, agent: usize, loosened: Revision, now: Duration) -> Option<Arc<Class>> {
+        if self.settled[agent] >= loosened || self.paced[agent].is_some_and(|until| now < until) {
             return None;
         }
+        let pace = match self.groups.len() {
+            ..=CHECKED_AT_ONCE => Duration::ZERO,
+            groups => PACE_MAX.min(PACE * groups as u32),
+        };
+        let mut first = None;
         let is_due = |group: &&ParkedGroup| {
             self.visits.add_one();
-            group.agent == agent
+            let must = group.agent == agent
                 && group.checked < loosened.max(group.arrived)
                 && group.probe.is_none()
-                && !group.pods.is_empty()
+                && !group.pods.is_empty();
+            let from = group.looked_at.map_or(Duration::ZERO, |at| at + pace);
+            if must && now < from {
+                first = first.into_iter().chain([from]).min();
+            }
+            must && now >= from
         };
         let from = self.cursor[agent];
-        let next = self.groups.range(from..).map(|(_, group)| group).find(is_due);
-        let next = next.or_else(|| self.groups.range(..from).map(|(_, group)| group).find(is_due));
-        match next {
-            Some(group) => {
-                self.cursor[agent] = ClassId(group.class.id.0 + 1);
-                Some(group.class.clone())
-            }
-            None => {
+        let after = (Bound::Included(from), Bound::Unbounded);
+        let before = (Bound::Unbounded, Bound::Excluded(from));
+        let next = self.groups.range(after).chain(self.groups.range(before)).map(|(_, group)| group);
+        let next = next.into_iter().find(is_due).map(|group| group.class.clone());
+        self.paced[agent] = first.filter(|_| next.is_none());
+        let Some(class) = next else {
+            if first.is_none() {
                 self.settled[agent] = loosened;
-                None
             }
+            return None;
+        };
+        self.cursor[agent] = ClassId(class.id.0 + 1);
+        if let Some(group) = self.groups.get_mut(&class.id) {
+            group.looked_at = Some(now);
         }
+        Some(class)
+    }
+
+    /// Returns the agents with classes that [`Parked::due`] has put off until now.
+    pub fn resumable(&self, now: Duration) -> impl Iterator<Item = usize> {
+        let until = self.paced.iter().enumerate();
+        until.filter_map(move |(agent, until)| until.filter(|until| *until <= now).map(|_| agent))
     }
 }
 
@@ -411,11 +453,46 @@ mod tests {
     #[test]
     fn a_class_is_due_only_when_something_loosened_since_it_was_seen_empty() {
         let (mut parked, class) = group_of(&[("a", 0)]);
-        assert!(parked.due(0, 10).is_none());
-        assert_eq!(parked.due(0, 11).map(|c| c.id), Some(class.id));
+        assert!(parked.due(0, 10, Duration::ZERO).is_none());
+        assert_eq!(parked.due(0, 11, Duration::ZERO).map(|c| c.id), Some(class.id));
         parked.found_nowhere(&class, 0, 12, Diagnosis::default());
-        assert!(parked.due(0, 11).is_none());
-        assert!(parked.due(0, 13).is_some());
+        assert!(parked.due(0, 11, Duration::ZERO).is_none());
+        assert!(parked.due(0, 13, Duration::ZERO).is_some());
+    }
+
+    #[test]
+    fn where_many_classes_are_parked_each_is_checked_at_intervals_and_a_waking_one_at_once() {
+        let mut parked = Parked::new(1);
+        let with_id = |id| Arc::new(Class { id: ClassId(id), ..Class::for_test(PodSpec::default()) });
+        let classes: Vec<_> = (0..100).map(with_id).collect();
+        let join = |parked: &mut Parked, at: usize, revision| {
+            parked.found_nowhere(&classes[at], 0, revision, Diagnosis::default());
+            parked.join(classes[at].id, (Reverse(0), at as u64), &Arc::from(format!("u{at}")));
+        };
+        (0..classes.len()).for_each(|at| join(&mut parked, at, 0));
+        // For a second, something loosens every millisecond.
+        let (mut checks, mut revision) = (BTreeMap::<ClassId, usize>::new(), 0);
+        for at in 0..1_000 {
+            let now = Duration::from_millis(at);
+            revision += 1;
+            while let Some(class) = parked.due(0, revision, now) {
+                *checks.entry(class.id).or_default() += 1;
+                parked.found_nowhere(&class, 0, revision, Diagnosis::default());
+            }
+        }
+        assert!(checks.len() == 100 && checks.values().all(|checks| *checks == 40), "{checks:?}");
+        let now = Duration::from_secs(1);
+        assert_eq!(parked.resumable(now).collect::<Vec<_>>(), [0]);
+        // One that fits has no pace.
+        let class = std::iter::from_fn(|| parked.due(0, revision + 1, now)).last().expect("one is due");
+        for uid in 0..9 {
+            parked.join(class.id, (Reverse(0), 1_000 + uid), &Arc::from(format!("more{uid}")));
+        }
+        for _ in 0..5 {
+            let woken = parked.wake(class.id).expect("a pod");
+            parked.probe_ended(class.id, &woken);
+            assert_eq!(parked.due(0, revision + 1, now).map(|due| due.id), Some(class.id));
+        }
     }
 
     #[test]
@@ -434,7 +511,7 @@ mod tests {
         let (mut parked, class) = group_of(&[("low", 0), ("high", 5)]);
         assert_eq!(parked.wake(class.id).as_deref(), Some("high"));
         assert_eq!(parked.wake(class.id), None, "one is awake already");
-        assert!(parked.due(0, 99).is_none(), "the probe is still running");
+        assert!(parked.due(0, 99, Duration::ZERO).is_none(), "the probe is still running");
         assert!(parked.probe_ended(class.id, "high"));
         assert_eq!(parked.wake(class.id).as_deref(), Some("low"));
         assert!(parked.is_empty());
@@ -494,16 +571,16 @@ mod tests {
         parked.found_nowhere(&class, 0, 20, Diagnosis::default());
         parked.join(class.id, (Reverse(0), 0), &woken);
         assert_eq!(parked.len(), 2);
-        assert!(parked.due(0, 20).is_none());
-        assert!(parked.due(0, 21).is_some());
+        assert!(parked.due(0, 20, Duration::ZERO).is_none());
+        assert!(parked.due(0, 21, Duration::ZERO).is_some());
     }
 
     #[test]
     fn a_probe_that_vanishes_makes_its_class_due_at_once() {
         let (mut parked, class) = group_of(&[("a", 0), ("b", 0)]);
-        assert!(parked.due(0, 10).is_none());
+        assert!(parked.due(0, 10, Duration::ZERO).is_none());
         let woken = parked.wake(class.id).unwrap();
         assert!(parked.probe_ended(class.id, &woken));
-        assert!(parked.due(0, 10).is_some());
+        assert!(parked.due(0, 10, Duration::ZERO).is_some());
     }
 }

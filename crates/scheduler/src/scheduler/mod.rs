@@ -304,6 +304,7 @@ impl Scheduler {
         if !self.cluster.leading {
             return;
         }
+        self.actions.extend(self.parked.resumable(now).map(Action::WakeAgent));
         let agents = self.dispatcher.agents();
         let (cluster, actions) = (&self.cluster, &mut self.actions);
         self.preemption.hunt_again(cluster, &self.parked, &self.gangs, agents, now, actions);

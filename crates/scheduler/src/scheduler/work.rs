@@ -136,7 +136,7 @@ impl Scheduler {
         let first = self.turns[agent].first;
         for kind in (0..SEARCHES).map(|step| (first + step) % SEARCHES) {
             let task = match kind {
-                0 => self.next_check(agent),
+                0 => self.next_check(agent, now),
                 1 => self.next_preemption(agent, now),
                 _ => {
                     let step = self.preemption.next_gang_step(agent, &self.cluster, &self.gangs);
@@ -156,8 +156,8 @@ impl Scheduler {
         self.next_placement(agent, now)
     }
 
-    fn next_check(&mut self, agent: usize) -> Option<Task> {
-        let class = self.parked.due(agent, self.cluster.ledger.inventory().loosened())?;
+    fn next_check(&mut self, agent: usize, now: Duration) -> Option<Task> {
+        let class = self.parked.due(agent, self.cluster.ledger.inventory().loosened(), now)?;
         self.stats.checks += 1;
         Some(Task::Check { class })
     }
