@@ -20,5 +20,6 @@ pub mod quota;
 pub mod repack;
 pub mod rules;
 pub mod scheduler;
+mod sharded;
 pub mod testing;
 pub mod visits;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{Inventory, NodeId, Reservation, Revision, Row};
 use crate::live_selectors::LiveSelectors;
 use crate::quota::Accounts;
+use crate::sharded::ShardedMap;
 use crate::visits::Visits;
 use berth_model::{
     ClaimName, Holding, Node, NodeStorage, Peer, PodAffinity, PodRef, PodSelector, StaticVolume, Usage,
@@ -62,7 +63,7 @@ pub struct Discrepancy {
 pub struct Ledger {
     inventory: Inventory,
     /// By pod uid. Never iterated where order could matter. Boxed: half of the slots of a table that has grown are empty.
-    charges: HashMap<Arc<str>, Box<Charge>>,
+    charges: ShardedMap<Box<Charge>>,
     assumed: usize,
     /// Number of times an assumed pod was observed by a watch.
     arrivals: u64,
