@@ -32,6 +32,7 @@ use berth_controllers::{leadership, recommender, scaler};
 use berth_kube_io::certificates::{FOLLOW_EVERY, Rotation};
 use berth_kube_io::client::without_retries;
 use berth_kube_io::placement::{BindCounters, KubeClaims, KubeStore, drive};
+use berth_kube_io::webhook_path::{self, WebhookPaths};
 use berth_kube_io::{AllocationWriter, Evictor, PolicyWriter, QuotaWriter, Reporter};
 use berth_model::{PodRef, PodReport};
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
@@ -44,7 +45,7 @@ use berth_scheduler::queue::BackoffLimits;
 use berth_scheduler::quota::QuotaReport;
 use berth_scheduler::scheduler::{Eviction, LatencySample, SchedulerConfig};
 use berth_server::metrics::{Histograms, MetricSources};
-use berth_server::{Access, Secure, Served, listen, secure_routes, serve};
+use berth_server::{Access, Secure, Served, WebhookDoor, guard, listen, mutate, secure_routes, serve};
 use berth_telemetry::{Health, RecommenderMetrics};
 use evictions::{Order, carry_out_evictions};
 use outbox::{Inbox, Outbox, queue};
@@ -266,7 +267,8 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let routes = Served { mutate, ..routes };
     if let Some((listener, secure)) = secure {
         follow_certificates(&mut tasks, &client, &config, &secure);
-        let server = (listener, secure_routes(routes.clone(), &access));
+        let door = follow_webhook_paths(&mut tasks, &client, &config);
+        let server = (listener, secure_routes(routes.clone(), &access, &door));
         // A review of a new pod does not wait for other work of the process.
         let own_thread = config.recommender.apply.webhook;
         serve_https(&mut tasks, server, secure, telling.clone(), own_thread)?;
@@ -389,6 +391,27 @@ fn follow_certificates(tasks: &mut Tasks, client: &Client, config: &Config, secu
     let rotation = Rotation::new(client.clone(), &namespace, &config.serving);
     let secure = secure.clone();
     tasks.spawn("certificates", rotation.follow(FOLLOW_EVERY, move |issued| secure.install(issued)));
+}
+
+/// Keeps the secret path of the webhooks, if configured.
+fn follow_webhook_paths(tasks: &mut Tasks, client: &Client, config: &Config) -> WebhookDoor {
+    let serving = &config.serving;
+    if serving.webhook_secret.is_empty() {
+        let is_open = config.guard.enabled && !config.guard.require_client_certificate;
+        if is_open || config.recommender.apply.webhook {
+            tracing::warn!(
+                "everybody who reaches serving.address may call the webhooks: set serving.webhookSecret"
+            );
+        }
+        return WebhookDoor::default();
+    }
+    let door = WebhookDoor::closed();
+    let namespace = config.leader_election.lease_namespace(Path::new(NAMESPACE_FILE));
+    let paths = WebhookPaths::new(client.clone(), &namespace, serving, guard::PATH, mutate::PATH);
+    let told = door.clone();
+    let follow = paths.follow(webhook_path::FOLLOW_EVERY, move |tokens| told.accept(tokens.accepted()));
+    tasks.spawn("path of the webhooks", follow);
+    door
 }
 
 fn serve_https(

@@ -92,6 +92,7 @@ guard:
   failurePolicy: Fail
   timeoutSeconds: 2
   namespaceSelector: {matchLabels: {guarded: "yes"}}
+  exemptNamespaces: [cni]
   certManager: {enabled: false}
 extraArgs: [--leader-elect=true]
 env: [{name: RUST_LOG, value: debug}]
@@ -313,7 +314,9 @@ fn the_file_that_the_chart_writes_is_read_by_berth() {
     assert_eq!(applies.serving.webhook_configuration, "");
     let managed = &configs["guard-cert-manager"].serving;
     assert_eq!(managed.ca_file.as_deref(), Some(Path::new("/etc/berth-tls/ca.crt")));
-    assert_eq!((managed.secret.as_str(), managed.webhook_configuration.as_str()), ("", ""));
+    // cert-manager writes the CA, berth the path.
+    assert_eq!((managed.secret.as_str(), managed.webhook_secret.as_str()), ("", "berth-webhooks"));
+    assert_eq!(managed.webhook_configuration, "berth-system-berth");
 }
 
 /// `UPDATE=1` rewrites it.

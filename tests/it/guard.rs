@@ -1,6 +1,7 @@
 //! The binding guard as a webhook of a real API server: no client can overcommit a node.
 
 mod replicas;
+mod strangers;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -40,13 +41,20 @@ impl Certificates {
 
     /// Returns the configuration of a berth that is a guard.
     fn config(&self, more: &str) -> String {
+        self.config_with(&json!({}), more)
+    }
+
+    /// Returns the same with more settings of `serving`.
+    fn config_with(&self, settings: &Value, more: &str) -> String {
         let file = |name: &str| self.folder.path().join(name).display().to_string();
-        let serving = json!({
+        let mut serving = json!({
             "address": "127.0.0.1:0",
             "certFile": file("tls.crt"),
             "keyFile": file("tls.key"),
             "caFile": file("ca.crt"),
         });
+        let settings = settings.as_object().expect("settings").clone();
+        serving.as_object_mut().expect("settings").extend(settings);
         format!("serving: {serving}\nguard: {{enabled: true}}\n{more}")
     }
 }

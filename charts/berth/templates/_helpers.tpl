@@ -83,20 +83,23 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%s-cert-manager-tls" (include "berth.fullname" .) }}
 {{- end }}
 
-{{/* ValidatingWebhookConfiguration that berth writes its CA into; empty if there is none. */}}
-{{- define "berth.ownWebhooks" -}}
-{{- if include "berth.ownSecret" . }}
-{{- $default := ternary (include "berth.clusterName" .) "" .Values.guard.enabled }}
-{{- default $default .Values.config.serving.webhookConfiguration }}
+{{/* Secret for the path of the webhooks; empty if there are none. */}}
+{{- define "berth.webhookSecret" -}}
+{{- if or .Values.guard.enabled .Values.apply.webhook.enabled }}
+{{- default (printf "%s-webhooks" (include "berth.fullname" .)) .Values.config.serving.webhookSecret }}
 {{- end }}
 {{- end }}
 
-{{/* MutatingWebhookConfiguration that berth writes its CA into; empty if there is none. */}}
+{{/* ValidatingWebhookConfiguration that berth writes the path, and its CA if it has one, into; empty if there is none. */}}
+{{- define "berth.ownWebhooks" -}}
+{{- $default := ternary (include "berth.clusterName" .) "" .Values.guard.enabled }}
+{{- default $default .Values.config.serving.webhookConfiguration }}
+{{- end }}
+
+{{/* MutatingWebhookConfiguration that berth writes the path, and its CA if it has one, into; empty if there is none. */}}
 {{- define "berth.ownMutatingWebhooks" -}}
-{{- if include "berth.ownSecret" . }}
 {{- $default := ternary (include "berth.clusterName" .) "" .Values.apply.webhook.enabled }}
 {{- default $default .Values.config.serving.mutatingWebhookConfiguration }}
-{{- end }}
 {{- end }}
 
 {{/* berth's configuration file: .Values.config, with settings derived from other values. */}}
@@ -112,6 +115,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $_ := set $serving "caFile" "/etc/berth-tls/ca.crt" }}
 {{- end }}
 {{- $_ := set $serving "secret" (include "berth.ownSecret" .) }}
+{{- $_ := set $serving "webhookSecret" (include "berth.webhookSecret" .) }}
 {{- $_ := set $serving "webhookConfiguration" (include "berth.ownWebhooks" .) }}
 {{- $_ := set $serving "mutatingWebhookConfiguration" (include "berth.ownMutatingWebhooks" .) }}
 {{- if .Values.extender.enabled }}
@@ -138,12 +142,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* Common part of the guard's webhooks. */}}
 {{- define "berth.webhook" -}}
 clientConfig:
-  # berth or cert-manager writes the caBundle.
+  # berth writes the path, whose end is a secret; berth or cert-manager writes the caBundle.
   service:
     name: {{ include "berth.fullname" . }}
     namespace: {{ .Release.Namespace }}
     port: {{ .Values.service.port }}
-    path: /guard
 failurePolicy: {{ .Values.guard.failurePolicy }}
 timeoutSeconds: {{ .Values.guard.timeoutSeconds }}
 matchPolicy: Equivalent
@@ -151,13 +154,19 @@ matchPolicy: Equivalent
 sideEffects: NoneOnDryRun
 admissionReviewVersions: [v1]
 namespaceSelector:
-  {{- if .Values.guard.namespaceSelector }}
-  {{- toYaml .Values.guard.namespaceSelector | nindent 2 }}
-  {{- else }}
-  # The cluster and berth itself must be able to start without the guard.
-  matchExpressions:
-    - key: kubernetes.io/metadata.name
-      operator: NotIn
-      values: [kube-system, {{ .Release.Namespace }}]
-  {{- end }}
+  {{- include "berth.namespaces" (list . .Values.guard) | nindent 2 }}
+{{- end }}
+
+{{/*
+Namespaces of a webhook, from its values: those of namespaceSelector, and never those without which the cluster and
+berth itself could not start.
+*/}}
+{{- define "berth.namespaces" -}}
+{{- $root := index . 0 }}
+{{- $webhook := index . 1 }}
+{{- $exempt := concat (list "kube-system" $root.Release.Namespace) $webhook.exemptNamespaces | uniq }}
+{{- $exemption := dict "key" "kubernetes.io/metadata.name" "operator" "NotIn" "values" $exempt }}
+{{- $selector := deepCopy ($webhook.namespaceSelector | default dict) }}
+{{- $_ := set $selector "matchExpressions" (append ($selector.matchExpressions | default list) $exemption) }}
+{{- toYaml $selector }}
 {{- end }}

@@ -37,12 +37,16 @@ pub struct Serving {
     /// berth issues. Empty: each process has its own, in memory.
     #[schemars(regex(pattern = "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"))]
     pub secret: String,
-    /// Name of the ValidatingWebhookConfiguration whose `caBundle` fields berth keeps equal to the CA in
-    /// `secret`. Empty: none.
+    /// Secret, in the namespace of the Lease, in which the replicas share the secret end of the path of
+    /// `/guard` and `/mutate-pods`. berth creates and renews it, and writes the path into the webhook
+    /// configurations below. Empty: everybody who reaches the port may call these webhooks.
+    #[schemars(regex(pattern = "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"))]
+    pub webhook_secret: String,
+    /// Name of the ValidatingWebhookConfiguration into which berth writes the CA in `secret` and the path in
+    /// `webhookSecret`. Empty: none.
     #[schemars(regex(pattern = "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"))]
     pub webhook_configuration: String,
-    /// Name of the MutatingWebhookConfiguration whose `caBundle` fields berth keeps equal to the CA in
-    /// `secret`. Empty: none.
+    /// Name of the MutatingWebhookConfiguration into which berth writes the same. Empty: none.
     #[schemars(regex(pattern = "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"))]
     pub mutating_webhook_configuration: String,
     /// Maximum number of concurrent connections; further ones are closed immediately.
@@ -99,6 +103,7 @@ impl Default for Serving {
             client_ca_file: None,
             names: Vec::new(),
             secret: String::new(),
+            webhook_secret: String::new(),
             webhook_configuration: String::new(),
             mutating_webhook_configuration: String::new(),
             max_connections: 1_024,
@@ -132,11 +137,17 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     if serving.cert_file.is_some() && !serving.secret.is_empty() {
         return refuse("serving.secret", "only for certificates that berth issues: unset it or certFile");
     }
-    if !serving.webhook_configuration.is_empty() && serving.secret.is_empty() {
-        return refuse("serving.webhookConfiguration", "set serving.secret, which keeps the CA");
-    }
-    if !serving.mutating_webhook_configuration.is_empty() && serving.secret.is_empty() {
-        return refuse("serving.mutatingWebhookConfiguration", "set serving.secret, which keeps the CA");
+    let has_secret = !(serving.secret.is_empty() && serving.webhook_secret.is_empty());
+    for (setting, name) in [
+        ("serving.webhookConfiguration", &serving.webhook_configuration),
+        ("serving.mutatingWebhookConfiguration", &serving.mutating_webhook_configuration),
+    ] {
+        if !name.is_empty() && !has_secret {
+            return refuse(
+                setting,
+                "set serving.secret, which keeps the CA, or serving.webhookSecret, which keeps the path",
+            );
+        }
     }
     within("serving.maxConnections", serving.max_connections, 1..=65_536)?;
     within("extender.maxBodyBytes", extender.max_body_bytes, 1 << 20..=1 << 30)?;

@@ -69,6 +69,7 @@ serving:
   clientCaFile: /etc/berth/clients/ca.crt
   names: [berth.berth-system.svc]
   secret: berth-tls
+  webhookSecret: berth-webhooks
   webhookConfiguration: berth
   mutatingWebhookConfiguration: mutating
   maxConnections: 64
@@ -152,6 +153,7 @@ logFormat: json
             client_ca_file: Some("/etc/berth/clients/ca.crt".into()),
             names: vec!["berth.berth-system.svc".into()],
             secret: "berth-tls".into(),
+            webhook_secret: "berth-webhooks".into(),
             webhook_configuration: "berth".into(),
             mutating_webhook_configuration: "mutating".into(),
             max_connections: 64,

@@ -84,7 +84,7 @@ impl Forward {
     /// # Errors
     /// Why the leader could not be reached.
     pub async fn review(&self, body: Bytes) -> Result<Bytes, String> {
-        self.post("/guard", body, REVIEW_TIMEOUT).await
+        self.post(super::guard::PATH, body, REVIEW_TIMEOUT).await
     }
 
     async fn post(&self, path: &str, body: Bytes, timeout: Duration) -> Result<Bytes, String> {

@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod mutate;
 pub mod review;
 pub mod secure;
+pub mod webhook;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use guard::Guard;
 use metrics::Metrics;
 use mutate::Mutate;
 pub use secure::Secure;
+pub use webhook::WebhookDoor;
 
 /// State shared by the handlers.
 #[derive(Clone)]
@@ -84,18 +86,18 @@ fn plain_routes(served: Served, is_local: bool, plaintext: bool) -> Router {
 }
 
 /// Everything served over HTTPS, with the access checks in front of it.
-pub fn secure_routes(served: Served, access: &Access) -> Router {
+pub fn secure_routes(served: Served, access: &Access, door: &WebhookDoor) -> Router {
     let extender = served.extender.clone().map(|extender| {
         let clients = extender.clients.clone();
         access.admit_clients(extender_routes(extender), clients)
     });
     let guard = served.guard.clone().map(|guard| {
         let certified = guard.require_client_certificate;
-        let routes = Router::new().nest("/guard", guard::router(guard));
-        if certified { access.admit_clients(routes, Arc::default()) } else { routes }
+        door.route(guard::PATH, guard::webhook(guard), access, certified)
     });
-    let mutate = served.mutate.clone().map(mutate::router).unwrap_or_default();
-    let asked = extender.unwrap_or_default().merge(guard.unwrap_or_default()).merge(mutate);
+    let mutate = served.mutate.clone();
+    let mutate = mutate.map(|mutate| door.route(mutate::PATH, mutate::webhook(mutate), access, false));
+    let asked = [extender, guard, mutate].into_iter().flatten().fold(Router::new(), Router::merge);
     access.guard(inspection(&served)).merge(asked)
 }
 

@@ -5,12 +5,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{MethodRouter, post};
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -161,9 +160,9 @@ impl Mutate {
     }
 }
 
-/// Routes the webhook at [`PATH`].
-pub fn router(mutate: Arc<Mutate>) -> Router {
-    Router::new().route(PATH, post(review)).with_state(mutate)
+/// Returns the handler of the webhook.
+pub fn webhook(mutate: Arc<Mutate>) -> MethodRouter {
+    post(review).with_state(mutate)
 }
 
 async fn review(State(mutate): State<Arc<Mutate>>, body: Body) -> Response {

@@ -191,6 +191,8 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
     let webhooks = "admissionregistration.k8s.io/validatingwebhookconfigurations:berth-system-berth";
     let secrets: [&str; 2] = ["-Role /secrets [create]", "-Role /secrets:berth-tls [get,update]"];
     let webhook = format!("+ClusterRole {webhooks} [get,patch]");
+    let forwards = "+ClusterRole url:/guard [post]";
+    let path = "+Role /secrets:berth-webhooks [get,update]";
     let with_vpas = |verbs: &'static str| {
         RECOMMENDING
             .map(|rule| if rule.ends_with("/verticalpodautoscalers [list,watch]") { verbs } else { rule })
@@ -198,11 +200,12 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
     let mutating = webhook.replace("validating", "mutating");
     let mut with_webhook = APPLYING.to_vec();
     with_webhook.insert(1, &mutating);
+    with_webhook.push(path);
     let makes_vpas =
         with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [create,delete,list,watch]");
     let with_dimensions =
         with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,patch,watch]");
-    let cases: [(&str, &[&str]); 13] = [
+    let cases: [(&str, &[&str]); 14] = [
         (SCALING, &FOR_SCALING),
         (
             "config: {serving: {address: null}}",
@@ -228,12 +231,15 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
         ),
         ("apply: {webhook: {enabled: true}}", &with_webhook),
         ("apply: {updater: {enabled: true}}", &UPDATING),
-        (GUARD, &[&webhook]),
-        ("guard: {enabled: true, certManager: {enabled: true}}", &secrets),
+        (GUARD, &[&webhook, forwards, path]),
+        ("replicas: 1\nguard: {enabled: true}", &[&webhook, path]),
+        ("guard: {enabled: true, certManager: {enabled: true}}", &[&webhook, forwards, path, secrets[1]]),
         (
             ACTIVE_ACTIVE,
             &[
                 &webhook,
+                forwards,
+                path,
                 "+Role coordination.k8s.io/leases [create,delete,get,list,update]",
                 "-Role coordination.k8s.io/leases [create]",
                 "-Role coordination.k8s.io/leases:berth [get,update]",

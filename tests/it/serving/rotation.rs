@@ -1,11 +1,13 @@
 //! Certificates that replicas share in a Secret of a real API server.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use berth_config::Serving;
 use berth_kube_io::certificates::{Authority, Rotation};
+use berth_kube_io::webhook_path::WebhookPaths;
 use berth_server::Secure;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
@@ -15,6 +17,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client as ApiClient};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -186,4 +189,82 @@ async fn webhook_configurations_get_the_ca_and_missing_ones_are_logged() {
             && log.matches("ValidatingWebhookConfiguration guard not found").count() == 1,
         "{log}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_share_the_path_of_the_webhooks_and_renew_it_without_a_lost_review() {
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let configuration = json!({
+        "metadata": {"name": "guard"},
+        "webhooks": [{
+            "name": "bindings.berth.dev",
+            "clientConfig": {"service": {"name": "berth", "namespace": "default"}},
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }],
+    });
+    let configuration = serde_json::from_value(configuration).expect("a configuration");
+    webhooks.create(&PostParams::default(), &configuration).await.expect("created");
+    let config = Serving {
+        webhook_secret: "berth-webhooks".to_owned(),
+        webhook_configuration: "guard".to_owned(),
+        ..Serving::default()
+    };
+    // What each replica accepts.
+    let accepted: Vec<Arc<Mutex<Vec<String>>>> = (0..3).map(|_| Arc::default()).collect();
+    for accepted in &accepted {
+        let paths = WebhookPaths::new(client.clone(), "default", &config, "/guard", "/mutate-pods");
+        let accepted = accepted.clone();
+        tokio::spawn(paths.follow(OFTEN, move |tokens| {
+            *accepted.lock() = tokens.accepted().map(str::to_owned).collect();
+        }));
+    }
+    let path = async || {
+        let found = webhooks.get("guard").await.expect("the configuration");
+        let service = found.webhooks.unwrap_or_default()[0].client_config.service.clone();
+        service.and_then(|service| service.path).unwrap_or_default()
+    };
+    let all_accept = async || {
+        let path = path().await;
+        let token = path.strip_prefix("/guard/").unwrap_or_default();
+        !token.is_empty() && accepted.iter().all(|known| known.lock().iter().any(|known| known == token))
+    };
+    await_until(SOON, "all replicas accept the path that the API server uses", all_accept).await;
+    let first = path().await;
+
+    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
+    let is_of_age = async |age: SignedDuration| {
+        let changed = (Timestamp::now() - age).to_string();
+        let patch = json!({"metadata": {"annotations": {"berth.dev/changed": changed}}});
+        secrets
+            .patch("berth-webhooks", &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .expect("patched");
+    };
+    is_of_age(SignedDuration::from_hours(24 * 31)).await;
+    await_until(SOON, "all replicas accept the next one", async || {
+        accepted.iter().all(|known| known.lock().len() == 2)
+    })
+    .await;
+    assert_eq!(path().await, first, "it is not used yet");
+    is_of_age(SignedDuration::from_mins(6)).await;
+    await_until(SOON, "the next one is used", async || path().await != first).await;
+    await_until(SOON, "all replicas accept it", all_accept).await;
+    assert!(
+        accepted.iter().all(|known| known.lock().iter().any(|known| first.ends_with(known))),
+        "and the first"
+    );
+    is_of_age(SignedDuration::from_mins(6)).await;
+    await_until(SOON, "the first one is forgotten", async || {
+        accepted.iter().all(|known| known.lock().len() == 1)
+    })
+    .await;
+
+    // Somebody applies a manifest without the path.
+    let patch =
+        json!({"webhooks": [{"name": "bindings.berth.dev", "clientConfig": {"service": {"path": "/"}}}]});
+    webhooks.patch("guard", &PatchParams::default(), &Patch::Strategic(patch)).await.expect("patched");
+    await_until(SOON, "the path is there again", all_accept).await;
 }

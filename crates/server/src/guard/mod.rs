@@ -1,17 +1,17 @@
 //! Binding guard: a validating admission webhook for `pods/binding`, and for pods created with a node name. It denies what does
 //! not fit the ledger, for every client, and reserves the room of what it allows.
 
+mod created;
 pub mod subject;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{MethodRouter, post};
 use futures::StreamExt;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
@@ -27,9 +27,13 @@ use berth_kube_io::PodReader;
 use berth_kube_io::placement::KubeStore;
 use berth_model::Pod;
 use berth_scheduler::engine::Engine;
-use berth_scheduler::placement::{Binding, LATE_EFFECT, PlacementStore};
+use berth_scheduler::placement::{Binding, LATE_EFFECT, PlacementStore, Truth};
 use berth_scheduler::scheduler::BindReview;
+use created::CreatedPods;
 use subject::{ReviewSubject, subject};
+
+/// Path of the webhook.
+pub const PATH: &str = "/guard";
 
 /// The API server accepts no larger objects, and a review contains at most two.
 const MAX_BODY: usize = 4 << 20;
@@ -55,6 +59,7 @@ pub struct Guard {
     pub require_client_certificate: bool,
     /// The user name that the API server authenticates berth as, once known.
     own_user: OnceLock<String>,
+    created: CreatedPods,
     slots: Semaphore,
     last_warning: Mutex<Option<Instant>>,
 }
@@ -81,6 +86,7 @@ impl Guard {
             hold: config.hold.get(),
             require_client_certificate: config.require_client_certificate,
             own_user: OnceLock::new(),
+            created: CreatedPods::default(),
             slots,
             last_warning: Mutex::default(),
         }
@@ -102,7 +108,13 @@ impl Guard {
                     return Ok(None);
                 };
                 let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
-                self.review(&Binding { uid, namespace, name, node }, Some(pod), hold).await
+                let hold = hold
+                    .and_then(|hold| Some(self.created.hold(&namespace, &uid, Instant::now())?.min(hold)));
+                let verdict = self.review(&Binding { uid, namespace, name, node }, Some(pod), hold).await;
+                if !matches!(verdict, Ok(None)) {
+                    self.created.refused(&pod.namespace, &pod.uid);
+                }
+                verdict
             }
             ReviewSubject::Binding(binding) if !binding.uid.is_empty() => {
                 self.review(binding, None, hold).await
@@ -168,6 +180,9 @@ impl Guard {
             let mut reads = reads.buffer_unordered(READS_AT_ONCE);
             while let Some((truth, asked, binding)) = reads.next().await {
                 tracing::debug!(pod = %binding.name, node = %binding.node, ?truth, "an allowed bind was never observed");
+                if truth == Truth::Gone {
+                    self.created.missing(&binding.namespace, &binding.uid, Instant::now());
+                }
                 engine.held_pod_read(&binding, &truth, asked);
             }
         }
@@ -181,9 +196,9 @@ async fn own_user(client: &Client) -> kube::Result<String> {
     Ok(user.and_then(|user| user.username).unwrap_or_default())
 }
 
-/// Routes the webhook at `/`.
-pub fn router(guard: Arc<Guard>) -> Router {
-    Router::new().route("/", post(review)).with_state(guard)
+/// Returns the handler of the webhook.
+pub fn webhook(guard: Arc<Guard>) -> MethodRouter {
+    post(review).with_state(guard)
 }
 
 async fn review(State(guard): State<Arc<Guard>>, headers: HeaderMap, body: Body) -> Response {

@@ -1,0 +1,271 @@
+//! The secret path of berth's admission webhooks.
+//!
+//! API servers present no certificate to a webhook unless their administrator has configured one, so berth cannot
+//! authenticate them. Instead the path in the webhook configuration ends with a random token, which only those can know
+//! who may read webhook configurations or the Secret in which the replicas share it. It is renewed every thirty days:
+//! all replicas accept the next one before the API server learns of it, and the previous one for a while after.
+
+mod plan;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use berth_config::Serving;
+use berth_model::with_causes;
+use plan::renewed;
+pub use plan::{FOLLOW_EVERY, Tokens};
+
+/// Maximum attempts per round when other replicas write at the same time.
+const WRITE_TRIES: usize = 5;
+/// Pause after a failure.
+const RETRY: Duration = Duration::from_secs(2);
+/// Minimum interval between identical warnings.
+const WARN_EVERY: Duration = Duration::from_secs(300);
+const GROUP: &str = "admissionregistration.k8s.io";
+/// Keys of the Secret.
+const KEYS: [&str; 3] = ["token", "token.next", "token.previous"];
+/// Annotation of the Secret with the time of its last change.
+const CHANGED: &str = "berth.dev/changed";
+
+/// Keeps the tokens in a Secret, tells the server about them, and writes the path into the webhook configurations.
+pub struct WebhookPaths {
+    secrets: Api<Secret>,
+    client: Client,
+    secret: String,
+    /// Kind, plural, name and path of the webhook configurations; an empty name disables the entry.
+    webhooks: [(&'static str, &'static str, String, &'static str); 2],
+    last_warning: Option<(String, Instant)>,
+}
+
+impl WebhookPaths {
+    /// Uses `serving.webhookSecret` in this namespace and the webhook configurations that `serving` names; `guard` and
+    /// `mutate` are the paths without a token.
+    pub fn new(
+        client: Client,
+        namespace: &str,
+        serving: &Serving,
+        guard: &'static str,
+        mutate: &'static str,
+    ) -> Self {
+        let validating = serving.webhook_configuration.clone();
+        let mutating = serving.mutating_webhook_configuration.clone();
+        WebhookPaths {
+            secrets: Api::namespaced(client.clone(), namespace),
+            client,
+            secret: serving.webhook_secret.clone(),
+            webhooks: [
+                ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations", validating, guard),
+                ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations", mutating, mutate),
+            ],
+            last_warning: None,
+        }
+    }
+
+    /// Calls `accept` with the tokens after each round. Never returns.
+    pub async fn follow(mut self, every: Duration, accept: impl Fn(&Tokens)) {
+        loop {
+            let pause = match self.round(&accept).await {
+                Ok(()) => every,
+                Err(error) => {
+                    self.warn(&error);
+                    every.min(RETRY)
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn round(&self, accept: impl Fn(&Tokens)) -> Result<()> {
+        let tokens = self.keep(Timestamp::now()).await?;
+        accept(&tokens);
+        let mut told = Ok(());
+        for (kind, plural, name, path) in &self.webhooks {
+            if !name.is_empty() {
+                let resource =
+                    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), plural);
+                let webhooks: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+                let path = format!("{path}/{}", tokens.current);
+                told = told.and(write_path(&webhooks, kind, name, &path).await);
+            }
+        }
+        told
+    }
+
+    /// Renews what is due and returns the tokens of the Secret.
+    async fn keep(&self, now: Timestamp) -> Result<Tokens> {
+        for _ in 0..WRITE_TRIES {
+            let found = self.secrets.get_opt(&self.secret).await;
+            let found = found.map_err(|error| self.explained("read", &error))?;
+            let tokens = found.as_ref().map(tokens_in).unwrap_or_default();
+            let renewed = renewed(&tokens, now, random_token);
+            let Some(tokens) = renewed.map_err(|_| anyhow::anyhow!("the system has no random numbers"))?
+            else {
+                return Ok(tokens);
+            };
+            let params = PostParams::default();
+            let secret = with(found.clone().unwrap_or_else(|| self.new_secret()), &tokens);
+            let written = match found {
+                Some(_) => self.secrets.replace(&self.secret, &params, &secret).await,
+                None => self.secrets.create(&params, &secret).await,
+            };
+            match written {
+                Ok(_) => return Ok(tokens),
+                // Another replica wrote first: read its result.
+                Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
+                Err(error) => return Err(self.explained("written", &error)),
+            }
+        }
+        bail!(
+            "the Secret {} of serving.webhookSecret was changed by another client on every attempt",
+            self.secret
+        )
+    }
+
+    fn new_secret(&self) -> Secret {
+        let metadata = ObjectMeta { name: Some(self.secret.clone()), ..ObjectMeta::default() };
+        Secret { metadata, type_: Some("Opaque".to_owned()), ..Secret::default() }
+    }
+
+    fn explained(&self, what: &str, error: &kube::Error) -> anyhow::Error {
+        let hint = match error {
+            kube::Error::Api(status) if status.is_forbidden() => {
+                ": berth's service account may get and update it, and create Secrets, only with the Role of the chart"
+            }
+            _ => "",
+        };
+        anyhow::anyhow!(
+            "the Secret {} of serving.webhookSecret cannot be {what}{hint}: {}",
+            self.secret,
+            with_causes(error)
+        )
+    }
+
+    fn warn(&mut self, error: &anyhow::Error) {
+        let (text, now) = (format!("{error:#}"), Instant::now());
+        let is_new =
+            self.last_warning.as_ref().is_none_or(|(last, at)| *last != text || now - *at >= WARN_EVERY);
+        if is_new {
+            tracing::warn!(error = text, "cannot keep the path of the webhooks, retrying");
+            self.last_warning = Some((text, now));
+        }
+    }
+}
+
+/// Returns 256 random bits in hexadecimal.
+fn random_token() -> Result<String, ring::error::Unspecified> {
+    let bytes: [u8; 32] = ring::rand::generate(&ring::rand::SystemRandom::new())?.expose();
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Writes `path` into each webhook of a configuration that has another one.
+async fn write_path(webhooks: &Api<DynamicObject>, kind: &str, name: &str, path: &str) -> Result<()> {
+    let explain = |error: kube::Error| {
+        anyhow::anyhow!(
+            "cannot update the path in the {kind} {name}: check that berth's service account may get and patch it: {}",
+            with_causes(&error)
+        )
+    };
+    let Some(found) = webhooks.get_opt(name).await.map_err(explain)? else {
+        bail!("{kind} {name} not found: create it, or remove its name from serving");
+    };
+    let all = found.data["webhooks"].as_array().map_or(&[][..], Vec::as_slice);
+    let changes: Vec<_> = all
+        .iter()
+        .filter_map(|webhook| {
+            let config = with_path(&webhook["clientConfig"], path)?;
+            Some(json!({"name": webhook["name"], "clientConfig": config}))
+        })
+        .collect();
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let count = changes.len();
+    // With the resource version: after a concurrent change, the next round reads the configuration again.
+    let patch =
+        json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": changes});
+    webhooks.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await.map_err(explain)?;
+    tracing::info!(kind, configuration = name, webhooks = count, "wrote the path of the webhooks");
+    Ok(())
+}
+
+/// Returns the part of a `clientConfig` that changes for this path; `None`: it has it.
+fn with_path(config: &Value, path: &str) -> Option<Value> {
+    let Some(url) = config["url"].as_str() else {
+        return (config["service"]["path"] != path).then(|| json!({"service": {"path": path}}));
+    };
+    let host = url.strip_prefix("https://")?.split('/').next()?;
+    let wanted = format!("https://{host}{path}");
+    (url != wanted).then(|| json!({"url": wanted}))
+}
+
+fn tokens_in(secret: &Secret) -> Tokens {
+    let value = |key: &str| {
+        let value = secret.data.as_ref().and_then(|data| data.get(key))?;
+        String::from_utf8(value.0.clone()).ok()
+    };
+    let [current, next, previous] = KEYS.map(value);
+    let changed = secret.metadata.annotations.as_ref().and_then(|all| all.get(CHANGED)?.parse().ok());
+    Tokens { current: current.unwrap_or_default(), next, previous, changed }
+}
+
+/// Sets berth's keys in the Secret; other keys stay.
+fn with(mut secret: Secret, tokens: &Tokens) -> Secret {
+    let data: &mut BTreeMap<_, _> = secret.data.get_or_insert_default();
+    let values = [Some(&tokens.current), tokens.next.as_ref(), tokens.previous.as_ref()];
+    for (key, value) in KEYS.into_iter().zip(values) {
+        match value {
+            Some(value) => data.insert(key.to_owned(), ByteString(value.as_bytes().to_vec())),
+            None => data.remove(key),
+        };
+    }
+    let changed = tokens.changed.map(|at| (CHANGED.to_owned(), at.to_string()));
+    secret.metadata.annotations.get_or_insert_default().extend(changed);
+    secret
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_is_set_in_urls_and_services_and_nothing_else_is_changed() {
+        let service = json!({"service": {"name": "berth", "namespace": "berth-system", "port": 443}});
+        assert_eq!(with_path(&service, "/guard/t"), Some(json!({"service": {"path": "/guard/t"}})));
+        assert_eq!(with_path(&json!({"service": {"path": "/guard/t"}}), "/guard/t"), None);
+        let url = json!({"url": "https://127.0.0.1:8443/guard"});
+        assert_eq!(with_path(&url, "/guard/t"), Some(json!({"url": "https://127.0.0.1:8443/guard/t"})));
+        assert_eq!(with_path(&json!({"url": "https://127.0.0.1:8443/guard/t"}), "/guard/t"), None);
+    }
+
+    #[test]
+    fn a_secret_keeps_the_tokens_and_what_others_have_put_there() {
+        let tokens = Tokens {
+            current: "a".repeat(64),
+            next: Some("b".repeat(64)),
+            previous: None,
+            changed: Some(Timestamp::UNIX_EPOCH),
+        };
+        let mut secret = Secret::default();
+        secret.data.get_or_insert_default().insert("theirs".to_owned(), ByteString(vec![1]));
+        let secret = with(secret, &tokens);
+        assert_eq!(tokens_in(&secret), tokens);
+        let secret = with(secret, &Tokens { next: None, ..tokens.clone() });
+        assert_eq!(tokens_in(&secret).next, None);
+        assert!(secret.data.is_some_and(|data| data.contains_key("theirs")));
+    }
+
+    #[test]
+    fn tokens_are_long_and_never_the_same() {
+        let [one, other] = [random_token(), random_token()].map(|token| token.expect("random bits"));
+        assert_eq!((one.len(), one == other), (64, false));
+    }
+}

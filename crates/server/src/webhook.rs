@@ -1,0 +1,86 @@
+//! Who may call the admission webhooks.
+//!
+//! An API server usually presents no certificate to a webhook. What it can prove is that it knows the secret end of the
+//! path (`kube_io::webhook_path`). Without it, a caller needs the credentials that every other endpoint asks for, as
+//! replicas have that forward reviews to the leader.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::MethodRouter;
+use parking_lot::RwLock;
+use ring::digest::{SHA256, digest};
+
+use super::access::Access;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Decides who may call the webhooks. Clones share the tokens.
+#[derive(Clone, Default)]
+pub struct WebhookDoor {
+    /// Hashes of the tokens that are accepted; `None`: everybody may call.
+    tokens: Option<Arc<RwLock<Vec<Vec<u8>>>>>,
+}
+
+impl WebhookDoor {
+    /// Returns a door that admits nobody until it is told the tokens.
+    pub fn closed() -> Self {
+        WebhookDoor { tokens: Some(Arc::default()) }
+    }
+
+    /// Replaces the tokens that are accepted.
+    pub fn accept<'a>(&self, accepted: impl Iterator<Item = &'a str>) {
+        if let Some(tokens) = &self.tokens {
+            *tokens.write() = accepted.map(hash).collect();
+        }
+    }
+
+    /// Returns whether a caller without a token is admitted.
+    pub fn is_open(&self) -> bool {
+        self.tokens.is_none()
+    }
+
+    /// Compares hashes, so that the time of an answer says nothing about a token.
+    fn admits(&self, token: &str) -> bool {
+        let asked = hash(token);
+        self.tokens.as_ref().is_none_or(|tokens| tokens.read().contains(&asked))
+    }
+
+    /// Routes a webhook at `path`, and below it with a token. `certified`: callers also need a client certificate or
+    /// credentials.
+    pub fn route(&self, path: &str, webhook: MethodRouter, access: &Access, certified: bool) -> Router {
+        let plain = Router::new().route(path, webhook.clone());
+        let secret = Router::new().route(&format!("{path}/{{token}}"), webhook);
+        let certify = |routes| match certified {
+            true => access.admit_clients(routes, Arc::default()),
+            false => routes,
+        };
+        let plain = match self.is_open() || certified {
+            true => certify(plain),
+            false => access.guard(plain),
+        };
+        let known = from_fn_with_state((self.clone(), access.clone()), admit);
+        plain.merge(certify(secret).route_layer(known))
+    }
+}
+
+fn hash(token: &str) -> Vec<u8> {
+    digest(&SHA256, token.as_bytes()).as_ref().to_vec()
+}
+
+/// A wrong token gets the answer of a path that does not exist. The body is not read.
+async fn admit(
+    State((door, access)): State<(WebhookDoor, Access)>,
+    Path(token): Path<String>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if door.admits(&token) {
+        return next.run(request).await;
+    }
+    access.counters().unauthenticated.fetch_add(1, Relaxed);
+    StatusCode::NOT_FOUND.into_response()
+}
