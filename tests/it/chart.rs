@@ -3,6 +3,7 @@
 mod apply;
 mod features;
 mod openapi;
+mod operators;
 mod roles;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,7 @@ use tempfile::TempDir;
 pub(crate) const NAMESPACE: &str = "berth-system";
 
 /// Typical values of users, by name.
-const VALUES: [(&str, &str); 13] = [
+const VALUES: [(&str, &str); 15] = [
     ("defaults", ""),
     ("single", "replicas: 1\nconfig: {leaderElection: {enabled: false}}\n"),
     ("service-monitor", "serviceMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}\n"),
@@ -35,6 +36,8 @@ const VALUES: [(&str, &str); 13] = [
     ("apply", APPLY),
     ("scaling", SCALING),
     ("dashboard", "dashboard: {enabled: true, labels: {team: platform}}\n"),
+    ("operators", OPERATORS),
+    ("host-network", HOST_NETWORK),
 ];
 
 const EXTENDER: &str = "extender: {enabled: true, clientCaSecret: kube-scheduler-client-ca}\n";
@@ -45,6 +48,21 @@ pub(crate) const SCALING: &str =
 const GUARD: &str = "guard: {enabled: true}\n";
 const ACTIVE_ACTIVE: &str =
     "config: {leaderElection: {activeActive: true}}\nguard: {enabled: true, failurePolicy: Fail}\n";
+
+const OPERATORS: &str = r#"
+podMonitor: {enabled: true, labels: {release: prometheus}, authorization: {credentials: {name: prometheus-token, key: token}}}
+networkPolicy:
+  enabled: true
+  from: [{ipBlock: {cidr: 10.0.0.0/28}}, {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]
+priorityClassQuota: {enabled: true, pods: 5}
+rbac: {aggregatedRoles: {enabled: true, serviceScalers: true}}
+lifecycle: {preStop: {sleep: {seconds: 5}}}
+revisionHistoryLimit: 3
+dnsPolicy: None
+dnsConfig: {nameservers: [10.0.0.10]}
+guard: {enabled: true}
+"#;
+const HOST_NETWORK: &str = "hostNetwork: true\n";
 
 const EVERYTHING: &str = r#"
 image: {repository: registry.example.com/berth, tag: v1, digest: "", pullPolicy: Always}
@@ -394,6 +412,27 @@ fn values_that_are_unknown_or_wrong_are_refused_with_their_name() {
             "serviceMonitor: {enabled: true}\nconfig: {leaderElection: {namespace: leases}}",
             "serviceMonitor.tlsConfig is needed",
         ),
+        ("podMonitor: {enabled: true}\nserviceMonitor: {enabled: true}", "exclude each other"),
+        ("podMonitor: {enabled: true}", "podMonitor.enabled needs podMonitor.authorization"),
+        (
+            "podMonitor: {enabled: true, authorization: {credentials: {name: a, key: b}}}\n\
+             config: {serving: {address: null}}",
+            "podMonitor.enabled needs config.serving.address",
+        ),
+        (
+            "podMonitor: {enabled: true, authorization: {credentials: {name: a, key: b}}}\n\
+             config: {leaderElection: {namespace: leases}}",
+            "podMonitor.tlsConfig is needed",
+        ),
+        ("networkPolicy: {enabled: true}\nguard: {enabled: true}", "needs networkPolicy.from"),
+        ("networkPolicy: {enabled: true}\nhostNetwork: true", "has no effect with hostNetwork"),
+        (
+            "priorityClassQuota: {enabled: true}\npriorityClassName: ''",
+            "priorityClassQuota.enabled needs priorityClassName",
+        ),
+        ("dnsPolicy: Some", "/dnsPolicy"),
+        ("revisionHistoryLimit: few", "/revisionHistoryLimit"),
+        ("rbac: {aggregatedRoles: {enabeld: true}}", "enabeld"),
     ];
     for (values, expected) in cases {
         let error = template(values).expect_err(values);

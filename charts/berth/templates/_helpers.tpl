@@ -90,6 +90,22 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* "true" if no Secret of the release's namespace has the CA of the HTTPS certificate. */}}
+{{- define "berth.caIsElsewhere" -}}
+{{- if or (and (include "berth.ownSecret" .) (ne (include "berth.leaseNamespace" .) .Release.Namespace)) .Values.config.serving.certFile }}
+{{- "true" }}
+{{- end }}
+{{- end }}
+
+{{/* TLS settings of a monitor: the CA in the Secret of the certificate. */}}
+{{- define "berth.monitorTls" -}}
+serverName: {{ include "berth.serviceName" . }}
+ca:
+  secret:
+    name: {{ default (include "berth.certManagerSecret" .) (include "berth.ownSecret" .) }}
+    key: ca.crt
+{{- end }}
+
 {{/* ValidatingWebhookConfiguration that berth writes the path, and its CA if it has one, into; empty if there is none. */}}
 {{- define "berth.ownWebhooks" -}}
 {{- $default := ternary (include "berth.clusterName" .) "" .Values.guard.enabled }}
