@@ -1,5 +1,6 @@
 //! The chart and the manifests as rendered by helm, and their content. `apply.rs` applies them to a real API server.
 
+mod alerts;
 mod apply;
 mod features;
 mod openapi;
@@ -51,6 +52,7 @@ const ACTIVE_ACTIVE: &str =
 
 const OPERATORS: &str = r#"
 podMonitor: {enabled: true, labels: {release: prometheus}, authorization: {credentials: {name: prometheus-token, key: token}}}
+prometheusRule: {enabled: true, labels: {release: prometheus}, interval: 1m}
 networkPolicy:
   enabled: true
   from: [{ipBlock: {cidr: 10.0.0.0/28}}, {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]

@@ -3,7 +3,7 @@
 
 mod commands;
 mod links;
-mod metrics;
+pub(crate) mod metrics;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -120,9 +120,10 @@ async fn helm_installs_the_chart_and_its_notes_say_how_to_use_it() {
 }
 
 /// Kinds that the test's API server does not serve: of operators, and of files.
-const FOREIGN: [&str; 7] = [
+const FOREIGN: [&str; 8] = [
     "kubescheduler.config.k8s.io/v1/KubeSchedulerConfiguration",
     "monitoring.coreos.com/v1/PodMonitor",
+    "monitoring.coreos.com/v1/PrometheusRule",
     "monitoring.coreos.com/v1/ServiceMonitor",
     "cert-manager.io/v1/Certificate",
     "cert-manager.io/v1/Issuer",

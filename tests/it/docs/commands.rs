@@ -43,6 +43,16 @@ const COVERED: &[Document] = &[
         ],
     },
     Document {
+        path: "docs/alerts.md",
+        commands: &[
+            ("kubectl -n berth-system get pods,lease -o wide", KUBECTL),
+            (
+                "kubectl -n berth-system logs --selector app.kubernetes.io/name=berth --prefix --tail=-1 --since=30m",
+                KUBECTL,
+            ),
+        ],
+    },
+    Document {
         path: "docs/benchmarks.md",
         commands: &[
             ("cargo bench --bench cluster -- --markdown docs/benchmarks.md", BENCHMARK),

@@ -1,6 +1,6 @@
 //! Metrics: the page has every metric that berth exports, and no other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,6 +78,19 @@ fn exported(scrape: &str) -> BTreeMap<String, String> {
             let suffix = if kind == "counter" { "_total" } else { "" };
             (format!("{name}{suffix}"), kind.to_owned())
         })
+        .collect()
+}
+
+/// Returns the names of all series that Prometheus stores of a process in which everything is enabled.
+pub(crate) fn series() -> BTreeSet<String> {
+    let suffixes = |kind: &str| match kind {
+        "histogram" => ["_bucket", "_sum", "_count"].as_slice(),
+        _ => &[""],
+    };
+    let exported = exported(&scrape());
+    exported
+        .iter()
+        .flat_map(|(name, kind)| suffixes(kind).iter().map(move |end| format!("{name}{end}")))
         .collect()
 }
 
