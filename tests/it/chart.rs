@@ -5,6 +5,7 @@ mod apply;
 mod features;
 mod openapi;
 mod operators;
+mod releases;
 mod roles;
 
 use std::collections::{BTreeMap, BTreeSet};

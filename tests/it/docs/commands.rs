@@ -10,9 +10,10 @@ struct Document {
 }
 
 const KUBECTL: &str = "nothing here: kubectl's own";
+const RELEASE: &str = "tests/it/chart/releases.rs, against a real API server";
 const BENCHMARK: &str =
     "nothing in a normal run: it measures for minutes or hours, and fails if its result is wrong";
-const SET_EXTENDER: &str = "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set extender.enabled=true \
+const SET_EXTENDER: &str = "helm upgrade berth charts/berth --namespace berth-system --reset-then-reuse-values --set extender.enabled=true \
                             --set extender.clientCaSecret=kube-scheduler-ca";
 
 /// Documents with commands, sorted by path.
@@ -119,7 +120,7 @@ const COVERED: &[Document] = &[
     Document {
         path: "docs/guard.md",
         commands: &[(
-            "helm upgrade berth charts/berth --namespace berth-system --reuse-values --set guard.enabled=true",
+            "helm upgrade berth charts/berth --namespace berth-system --reset-then-reuse-values --set guard.enabled=true",
             "tests/it/chart/features.rs, against a real API server",
         )],
     },
@@ -155,6 +156,25 @@ const COVERED: &[Document] = &[
                 "berth simulate --trace batched-1pct-0.csv.gz --dispatcher all --report report.html",
                 "tests/it/simulate, on published traces if they are there, and tests/it/report.rs",
             ),
+        ],
+    },
+    Document {
+        path: "docs/upgrading.md",
+        commands: &[
+            ("helm get values berth --namespace berth-system", RELEASE),
+            ("helm upgrade berth charts/berth --namespace berth-system --reset-then-reuse-values", RELEASE),
+            ("kubectl -n berth-system rollout status deployment/berth", KUBECTL),
+            ("helm history berth --namespace berth-system", RELEASE),
+            ("helm rollback berth --namespace berth-system", RELEASE),
+            ("kubectl delete validatingwebhookconfiguration berth-system-berth --ignore-not-found", KUBECTL),
+            ("helm uninstall berth --namespace berth-system", RELEASE),
+            (
+                "kubectl delete crds allocations.berth.dev allocationpolicies.berth.dev quotas.berth.dev servicescalers.berth.dev",
+                "kubectl's own; tests/it/chart/releases.rs compares the names",
+            ),
+            ("kubectl -n berth-system delete lease berth", KUBECTL),
+            ("kubectl -n berth-system delete secret berth-tls", KUBECTL),
+            ("kubectl delete namespace berth-system", KUBECTL),
         ],
     },
     Document {
