@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::claims::Outdated;
+use super::foreign_binds::former_name;
 use super::waiting_pods::WaitingPods;
 use super::{SchedulerConfig, Share, State, Waiting};
 use crate::class::Class;
@@ -70,13 +71,16 @@ impl Cluster {
         rules::rank_uncached(class, &row)
     }
 
-    /// Returns the resources for which the kubelet would reject the pod.
-    pub(super) fn lacks(&self, node: NodeId, holding: &Holding) -> Option<String> {
-        let row = self.inventory().row(node);
+    /// Returns the resources for which the kubelet would reject the pod beside all pods that others have or were granted.
+    pub(super) fn lacks(&self, node: NodeId, holding: &Holding, uid: &str) -> Option<String> {
+        let mut row = self.inventory().row(node).clone();
+        if let Some(charge) = self.ledger.charge_of(uid).filter(|charge| charge.node == node) {
+            row.discharge(&charge.holding);
+        }
+        row.unreserve(&former_name(uid, self.inventory().name(node)));
         // Reservations for nominated pods do not count.
-        let row = row.with_reservations(GRANTED);
-        let row: &Row = row.as_ref().unwrap_or(self.inventory().row(node));
-        let lacking = rules::lacking(&holding.usage, row);
+        let row = row.with_reservations(GRANTED).unwrap_or(row);
+        let lacking = rules::lacking(&holding.usage, &row);
         (!lacking.is_empty()).then(|| lacking.join(", "))
     }
 

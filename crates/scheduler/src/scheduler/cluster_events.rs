@@ -86,7 +86,7 @@ impl Scheduler {
             if self.cluster.waiting.get(&pod.uid).is_some_and(|waiting| waiting.state != State::Binding) {
                 self.forget(&pod.uid);
             }
-            self.foreign.remove(&pod.uid);
+            self.forget_foreign(&pod.uid);
             self.wake_for_parked();
             return;
         }
@@ -124,7 +124,7 @@ impl Scheduler {
     /// Deletes a pod.
     pub fn delete_pod(&mut self, uid: &Arc<str>) {
         self.forget(uid);
-        self.foreign.remove(uid);
+        self.forget_foreign(uid);
         self.keep_room(uid, None);
         self.preemption.victim_left(uid, &self.cluster.ledger);
         self.forget_resident(uid);

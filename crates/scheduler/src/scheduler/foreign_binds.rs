@@ -14,7 +14,7 @@ use crate::class::Class;
 use crate::inventory::{GRANTED, NodeId};
 use crate::placement::{BindOutcome, Binding, Truth};
 use crate::quota::Lack;
-use crate::rules::{self, Reasons, Standing};
+use crate::rules::{Reasons, Standing};
 use berth_model::{Holding, Pod};
 
 /// Pods of other schedulers, and binds requested by other clients.
@@ -125,10 +125,20 @@ impl ForeignBinds {
         self.pods.insert(pod.uid.clone(), Box::new(pod));
     }
 
-    /// Removes a pod and its hold.
-    pub(super) fn remove(&mut self, uid: &str) {
+    /// Removes a pod and its holds. Returns the names of its reservations on former nodes.
+    fn remove(&mut self, uid: &str) -> Vec<Arc<str>> {
         self.pods.remove(uid);
         self.holds.remove(uid);
+        if self.former.is_empty() {
+            return Vec::new();
+        }
+        let first = former_name(uid, "");
+        let names = self.former.range(first.clone()..).map(|(name, _)| name);
+        let former: Vec<_> = names.take_while(|name| name.starts_with(&*first)).cloned().collect();
+        former.iter().for_each(|name| {
+            self.former.remove(name);
+        });
+        former
     }
 
     pub(super) fn pods(&self) -> impl Iterator<Item = &Pod> {
@@ -169,11 +179,14 @@ impl ForeignBinds {
         let Some(id) = cluster.existing(node) else {
             return refused(BindRefusal::UnknownNode(node.clone()));
         };
-        if let Some(why) = cluster.lacks(id, &holding) {
+        if let Some(why) = cluster.lacks(id, &holding, uid) {
             return refused(BindRefusal::NoLongerFits { node: node.clone(), why });
         }
-        // Pods placed by other replicas count against quotas; pods of other schedulers do not.
-        match cluster.waiting.contains_key(uid).then(|| over_quota(cluster, &holding)).flatten() {
+        // Pods placed by other replicas count against quotas; pods of other schedulers do not. One that is held counts already.
+        let counted =
+            cluster.ledger.charge_of(uid).is_some_and(|charge| charge.holding.quota == holding.quota);
+        let limited = cluster.waiting.contains_key(uid) && !counted;
+        match limited.then(|| over_quota(cluster, &holding)).flatten() {
             Some(refusal) => refused(refusal),
             None => Ok((holding, id)),
         }
@@ -196,12 +209,9 @@ impl ForeignBinds {
         };
         // We assumed it ourselves, maybe before this replica was the guard; the previous guard may have granted the
         // resources to another pod.
-        let mut row = cluster.inventory().row(charge.node).clone();
-        row.discharge(&charge.holding);
-        let lacking = rules::lacking(&charge.holding.usage, &row);
-        match lacking.is_empty() {
-            true => BindReview::Allowed,
-            false => BindReview::Refused(BindRefusal::GrantedToOthers(lacking.join(", "))),
+        match cluster.lacks(charge.node, &charge.holding, uid) {
+            None => BindReview::Allowed,
+            Some(lacking) => BindReview::Refused(BindRefusal::GrantedToOthers(lacking)),
         }
     }
 
@@ -234,7 +244,8 @@ impl ForeignBinds {
     }
 }
 
-fn former_name(uid: &str, node: &str) -> Arc<str> {
+/// Returns the name of the pod's reservation on a former node.
+pub(super) fn former_name(uid: &str, node: &str) -> Arc<str> {
     format!("{uid} on {node}").into()
 }
 
@@ -272,6 +283,13 @@ impl Scheduler {
 
     fn hold(&mut self, binding: &Binding, holding: Holding, node: NodeId, until: Duration) {
         let uid = &binding.uid;
+        // Of two requests to one node, the later one counts.
+        let again = former_name(uid, &binding.node);
+        let before = self.foreign.former.remove(&again);
+        let until = before.as_ref().map_or(until, |before| until.max(before.until));
+        if before.is_some() {
+            self.cluster.ledger.reserve(&again, None);
+        }
         if let Some((name, former)) = self.foreign.retire_hold(uid) {
             // The earlier request may still be carried out; the first one to take effect wins.
             self.discharge(uid);
@@ -306,26 +324,43 @@ impl Scheduler {
         if matches!(truth, Truth::Unreadable(_)) {
             return;
         }
-        let former = former_name(uid, node);
-        if self.foreign.end_former(&former, asked) {
-            self.cluster.ledger.reserve(&former, None);
-            self.note_reservations();
-        }
         if let Truth::BoundTo(host) = truth {
+            // Without a charge, a hold on a former node keeps the room until the watch reports the pod.
             if self.move_charge(uid, host) {
-                self.foreign.remove(uid);
+                self.forget_foreign(uid);
                 if self.cluster.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Held) {
                     self.remove(uid);
                 }
             }
-        } else if self.foreign.end_hold(uid, node, asked) {
+            return self.wake_for_parked();
+        }
+        let former = former_name(uid, node);
+        let has_left = self.foreign.end_former(&former, asked);
+        if has_left {
+            self.cluster.ledger.reserve(&former, None);
+            self.note_reservations();
+        }
+        let is_free = self.foreign.end_hold(uid, node, asked);
+        if is_free {
             self.discharge(uid);
-            match truth {
-                Truth::Gone => self.delete_pod(uid),
-                _ => self.requeue_held(uid, now),
-            }
+        }
+        match truth {
+            Truth::Gone if is_free || has_left => self.delete_pod(uid),
+            Truth::Unbound { .. } if is_free => self.requeue_held(uid, now),
+            _ => {}
         }
         self.wake_for_parked();
+    }
+
+    /// Removes a pod that is bound or gone, with its holds: no request for it can take effect any more.
+    pub(super) fn forget_foreign(&mut self, uid: &str) {
+        let former = self.foreign.remove(uid);
+        for name in &former {
+            self.cluster.ledger.reserve(name, None);
+        }
+        if !former.is_empty() {
+            self.note_reservations();
+        }
     }
 
     /// Charges the pod's current charge, if any, to the node it is bound to.

@@ -162,16 +162,70 @@ fn a_read_ends_no_hold_that_a_later_request_has_extended_or_made_anew() {
     bench.read_at(121 * S, "p", "a", free.clone());
     assert_eq!((bench.cpu_taken("a"), bench.counts()), (0, (1, 0, 0)));
 
-    // A hold on a former node is due while that node is held anew.
+    // A former node is held anew: the room stays taken until neither request can have an effect.
     let mut bench = guard(&["a", "b"]);
     bench.apply(foreign("p", 400));
     for (at, node) in [(0, "a"), (10, "b"), (20, "a")] {
         bench.now = at * S;
         assert_eq!(bench.review("p", node), BindReview::Allowed);
     }
-    assert_eq!(bench.scheduler.holds_due(60 * S), [to("p", "a")]);
+    assert_eq!(bench.scheduler.holds_due(60 * S), []);
     bench.read_at(60 * S, "p", "a", free);
     assert_eq!((bench.cpu_taken("a"), bench.counts()), (400, (1, 2, 0)));
+}
+
+#[test]
+fn room_on_a_former_node_is_given_back_when_the_pod_is_seen_bound_or_gone() {
+    for gone in [false, true] {
+        let mut bench = guard(&["a", "b"]);
+        bench.apply(foreign("p", 600));
+        bench.apply(foreign("q", 600));
+        assert_eq!(bench.review("p", "a"), BindReview::Allowed);
+        assert_eq!(bench.review("p", "b"), BindReview::Allowed);
+        match gone {
+            true => bench.scheduler.delete_pod(&"p".into()),
+            false => bench.apply(on("b", foreign("p", 600))),
+        }
+        assert_eq!(bench.counts(), (1, 0, 0));
+        assert_eq!(bench.review("q", "a"), BindReview::Allowed, "gone: {gone}");
+    }
+}
+
+#[test]
+fn a_request_to_a_former_node_takes_the_room_that_is_held_there() {
+    let mut bench = guard(&["a", "b"]);
+    bench.apply(foreign("p", 600));
+    for node in ["a", "b", "a"] {
+        assert_eq!(bench.review("p", node), BindReview::Allowed);
+    }
+    assert_eq!((bench.cpu_taken("a"), bench.cpu_taken("b"), bench.counts()), (600, 0, (1, 2, 0)));
+    bench.read("p", "a", Truth::Unbound { bindable: true });
+    assert_eq!((bench.cpu_taken("a"), bench.counts()), (0, (1, 1, 0)));
+}
+
+#[test]
+fn room_on_a_former_node_stays_taken_until_the_pod_that_is_read_there_is_seen() {
+    let mut bench = guard(&["a", "b"]);
+    bench.apply(foreign("p", 600));
+    bench.apply(foreign("q", 600));
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
+    assert_eq!(bench.review("p", "b"), BindReview::Allowed);
+    bench.read("p", "b", Truth::Unbound { bindable: true });
+    // The first request wins, and the watch lags.
+    bench.read("p", "a", Truth::BoundTo("a".into()));
+    assert!(matches!(bench.review("q", "a"), BindReview::Refused(_)));
+    bench.apply(on("a", foreign("p", 600)));
+    assert_eq!((bench.cpu_taken("a"), bench.counts()), (600, (1, 0, 0)));
+}
+
+#[test]
+fn a_held_pod_counts_once_against_its_quota() {
+    let mut bench = guard(&["a", "b"]);
+    let quota = quotas::quota("q", None, Some(1000));
+    bench.scheduler.apply_object(ClusterObject::Quota(Box::new(quota)));
+    bench.apply(quotas::of("q", "p", 600));
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
+    assert_eq!(bench.review("p", "b"), BindReview::Allowed);
 }
 
 #[test]
@@ -348,6 +402,20 @@ fn what_we_assumed_before_we_were_the_guard_is_looked_at_again() {
     assert!(
         matches!(bench.review("ours", "a"), BindReview::Refused(why) if why.to_string().contains("granted to other pods"))
     );
+}
+
+#[test]
+fn room_on_a_former_node_counts_when_our_own_bind_is_looked_at_again() {
+    let mut bench = guard(&["a", "b"]);
+    bench.apply(on("b", foreign("resident", 700)));
+    bench.apply(foreign("p", 300));
+    assert_eq!(bench.review("p", "a"), BindReview::Allowed);
+    assert_eq!(bench.review("p", "b"), BindReview::Allowed);
+    bench.apply(pod("ours", 600));
+    bench.work();
+    assert_eq!(bench.review("ours", "a"), BindReview::Allowed);
+    bench.scheduler.apply_node(node("a", 800));
+    assert!(matches!(bench.review("ours", "a"), BindReview::Refused(_)));
 }
 
 #[test]

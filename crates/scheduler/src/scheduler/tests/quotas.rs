@@ -22,7 +22,7 @@ pub(super) fn quota(name: &str, guaranteed: Option<i64>, maximum: Option<i64>) -
 }
 
 /// Returns a pod in the namespace of the quota with this name.
-fn of(quota: &str, uid: &str, cpu_milli: i64) -> Pod {
+pub(super) fn of(quota: &str, uid: &str, cpu_milli: i64) -> Pod {
     let labels = [("gang", uid.split('-').next().unwrap_or_default())].into_iter().collect();
     let identity = Identity { namespace: quota.into(), labels, ..Identity::default() };
     Pod { peer: Arc::new(Peer { identity, ..Peer::default() }), ..pod(uid, cpu_milli) }
