@@ -170,7 +170,8 @@ impl ForeignBinds {
             }
         }
         let holding = match cluster.waiting.get(uid) {
-            Some(waiting) => waiting.holding.clone(),
+            // It may not have been classified since its quota changed.
+            Some(waiting) => cluster.objects.holding(&waiting.source),
             None => match pod.or(self.pods.get(uid).map(|pod| &**pod)) {
                 Some(pod) => cluster.objects.holding(pod),
                 None => return Err(BindReview::Unknown),

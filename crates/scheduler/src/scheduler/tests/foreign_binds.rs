@@ -3,7 +3,7 @@
 use super::*;
 use crate::inventory::{GRANTED, KEPT_FROM_ALL};
 use crate::placement::Truth;
-use crate::scheduler::{BindReview, ExtenderBind, ForeignCounts, Share};
+use crate::scheduler::{BindRefusal, BindReview, ExtenderBind, ForeignCounts, Share};
 
 /// Returns a scheduler that tracks pods of other schedulers, with nodes of 1000 milli-CPU.
 fn guard(nodes: &[&str]) -> Bench {
@@ -216,6 +216,14 @@ fn room_on_a_former_node_stays_taken_until_the_pod_that_is_read_there_is_seen() 
     assert!(matches!(bench.review("q", "a"), BindReview::Refused(_)));
     bench.apply(on("a", foreign("p", 600)));
     assert_eq!((bench.cpu_taken("a"), bench.counts()), (600, (1, 0, 0)));
+}
+
+#[test]
+fn a_waiting_pod_is_reviewed_for_the_quota_that_it_belongs_to_now() {
+    let mut bench = guard(&["a"]);
+    bench.apply(quotas::of("q", "p", 600));
+    bench.scheduler.apply_object(ClusterObject::Quota(Box::new(quotas::quota("q", None, Some(500)))));
+    assert!(matches!(bench.review("p", "a"), BindReview::Refused(BindRefusal::OverQuota { .. })));
 }
 
 #[test]
