@@ -235,6 +235,7 @@ impl Sim {
             .chain(reserved.filter_map(|(other, _)| shadow.pods.get(other)))
             .map(|pod| &pod.usage)
             .chain(assumed)
+            .chain(shadow.held_on(&node.name, uid))
             .collect();
         let Ok(spec) = &preemptor.spec else {
             return Ok(None);

@@ -49,6 +49,8 @@ impl Sim {
             30..42 => self.delete_pod(),
             42..46 => self.recreate_pod(),
             46..52 => self.ungate_pod(),
+            52..60 if self.settings.guard.is_some() => self.create_foreign_pods(),
+            60..64 if self.settings.guard.is_some() => self.bind_as_other(),
             52..60 => self.foreign_pod(),
             60..64 => self.foreign_bind_of_ours(),
             64..67 => self.finish_pod(),
@@ -231,7 +233,7 @@ impl Sim {
         if !self.strict {
             return true;
         }
-        let mut others = self.cluster.usage_on(&node.name, &pod.uid);
+        let mut others = self.cluster.usage_on(&node.name, &[pod.uid.clone()].into());
         for process in &self.processes {
             others.extend(process.shadow.usage_on(&node.name, &pod.uid));
         }

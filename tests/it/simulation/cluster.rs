@@ -1,6 +1,6 @@
 //! State of the cluster in the API server: pods in a `MemoryStore`, nodes, other objects, and pending watch events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_model::{Node, Pod, Usage};
@@ -49,7 +49,7 @@ pub struct Cluster {
     /// Whether the API server is up.
     pub up: bool,
     /// Nodes that may be overcommitted, for reasons that are not berth's.
-    pub excused: std::collections::BTreeSet<Arc<str>>,
+    pub excused: BTreeSet<Arc<str>>,
     uids: u64,
 }
 
@@ -120,12 +120,13 @@ impl Cluster {
         }
     }
 
-    /// Returns the usage of live pods on `node`, except the pod `except`.
-    pub fn usage_on(&self, node: &str, except: &str) -> Vec<Arc<Usage>> {
+    /// Returns the usage of live pods on `node`, except the pods `except`.
+    pub fn usage_on(&self, node: &str, except: &BTreeSet<Arc<str>>) -> Vec<Arc<Usage>> {
         self.store
             .list()
             .iter()
-            .filter(|pod| pod.node_name.as_deref() == Some(node) && !pod.finished && *pod.uid != *except)
+            .filter(|pod| pod.node_name.as_deref() == Some(node) && !pod.finished)
+            .filter(|pod| !except.contains(&pod.uid))
             .map(|pod| pod.usage.clone())
             .collect()
     }

@@ -31,6 +31,12 @@ impl Sim {
         if let Some(at) = &pod.node_name {
             return Err(format!("{} was seen on {at} before", pod.uid));
         }
+        if shadow.is_held(&binding.uid) {
+            return Err(format!(
+                "I1 violated: {} is bound while a bind of another client is allowed",
+                pod.uid
+            ));
+        }
         if shadow.assumed.contains_key(&binding.uid) {
             return Err(format!("I1 violated: {} is bound while a bind of it is not settled", pod.uid));
         }
@@ -44,7 +50,7 @@ impl Sim {
         if self.strict {
             // The process's knowledge equals the cluster's state.
             let node = self.cluster.nodes.get(&binding.node).ok_or_else(gone)?;
-            let mut others = self.cluster.usage_on(&node.name, &pod.uid);
+            let mut others = self.cluster.usage_on(&node.name, &[pod.uid.clone()].into());
             let assumed = shadow.assumed.iter().filter(|(_, (at, _))| *at == node.name);
             others.extend(assumed.map(|(_, (_, usage))| usage.clone()));
             invariants::admits(spec, node, others.iter()).map_err(said(&pod.uid))?;
@@ -52,16 +58,17 @@ impl Sim {
         Ok(())
     }
 
-    /// With instant watches and only schedulers that check capacity, no node is ever overcommitted.
+    /// With instant watches and only schedulers that check capacity, no node is ever overcommitted; with a guard, no node is by
+    /// what it allowed.
     pub fn judge_overcommit(&self, name: &Arc<str>) -> Step {
         let Some(node) = self.cluster.nodes.get(name) else {
             return Ok(());
         };
-        if !self.strict || self.cluster.excused.contains(name) {
+        if !self.strict && self.settings.guard.is_none() || self.cluster.excused.contains(name) {
             return Ok(());
         }
         let mut sum = Amounts::default();
-        let pods = self.cluster.usage_on(name, "");
+        let pods = self.cluster.usage_on(name, &self.guards.unguarded);
         pods.iter().for_each(|usage| sum.add(&usage.requests));
         let all = node.allocatable;
         if sum.cpu_milli > all.cpu_milli || sum.memory > all.memory || sum.pods > all.pods {

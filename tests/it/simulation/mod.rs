@@ -2,17 +2,21 @@
 //! the API server, under a virtual clock, with every possible fault.
 //!
 //! `BERTH_SIM_SEEDS=n` runs more schedules than usual, `BERTH_SIM_SEED=n` runs one and prints its trace. A schedule
-//! is a function of its seed: each purpose (load, faults, delays, interleaving) has its own randomness, derived from
-//! it.
+//! is a function of its seed: each purpose (load, faults, delays, interleaving, other schedulers) has its own
+//! randomness, derived from it.
 
+mod admission;
 mod budgets;
 mod chaos;
 mod churn;
 mod cluster;
 pub mod dice;
 mod gangs;
+mod guard;
+mod holds;
 mod judge;
 mod objects;
+mod others;
 mod peers;
 mod preemption;
 mod process;

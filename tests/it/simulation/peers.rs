@@ -95,9 +95,13 @@ impl Shadow {
             let assumed = self.assumed.get(&other.uid).map(|(node, _)| node);
             self.nodes.get(other.node_name.as_ref().or(assumed)?)
         };
-        let placed = self.pods.values().filter(|other| other.uid != pod.uid);
-        let placed: Vec<(&Pod, Identity, &Node)> =
-            placed.filter_map(|other| Some((other, self.identity(other), place(other)?))).collect();
+        let placed = self.pods.values().filter_map(|other| Some((other, place(other)?)));
+        let held = self.held().filter_map(|(other, node)| Some((other, self.nodes.get(node)?)));
+        let placed: Vec<(&Pod, Identity, &Node)> = placed
+            .chain(held)
+            .filter(|(other, _)| other.uid != pod.uid)
+            .map(|(other, there)| (other, self.identity(other), there))
+            .collect();
         let near =
             |there: &Node, key: &str| label(node, key).is_some() && label(there, key) == label(node, key);
         let affinity = &pod.peer.affinity;

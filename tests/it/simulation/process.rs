@@ -1,7 +1,7 @@
 //! One berth process: a scheduler, its agents, its watches and its binds in progress; and a shadow that records the
 //! events it received and its actions, independently.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use berth_scheduler::rules::PlacementSettings;
 use berth_scheduler::scheduler::{Scheduler, SchedulerConfig, Task};
 
 use super::dice::Dice;
+use super::guard::GuardSettings;
+use super::holds::Hold;
 use super::objects::{self, ObjectKey};
 
 /// A process by its index and its number of starts there: late messages to an earlier start are lost.
@@ -74,6 +76,10 @@ pub struct Shadow {
     pub rules_changed: Duration,
     /// Pods bound by this process that it has neither seen on their node nor learned to be on another.
     pub assumed: BTreeMap<Arc<str>, (Arc<str>, Arc<Usage>)>,
+    /// Of these, the pods that the API server has answered to be bound.
+    pub settled: BTreeSet<Arc<str>>,
+    /// By uid and node.
+    pub holds: BTreeMap<(Arc<str>, Arc<str>), Hold>,
 }
 
 impl Shadow {
@@ -83,22 +89,40 @@ impl Shadow {
         }
         // Events about a waiting pod may be older than our actions on it.
         if pod.node_name.is_some() {
-            self.assumed.remove(&pod.uid);
+            self.settle(&pod.uid);
         }
         self.pods.insert(pod.uid.clone(), pod.clone());
     }
 
     pub fn forget(&mut self, uid: &str) {
         self.pods.remove(uid);
+        self.settle(uid);
+    }
+
+    /// The pod was seen on its node, or is gone.
+    fn settle(&mut self, uid: &str) {
         self.assumed.remove(uid);
+        self.settled.remove(uid);
+        self.end_holds(uid);
+    }
+
+    /// The API server answered that a pod which this process binds is bound to the node.
+    pub fn bound(&mut self, uid: &Arc<str>, node: &Arc<str>) {
+        if let Some((assumed, _)) = self.assumed.get_mut(uid) {
+            *assumed = node.clone();
+            self.settled.insert(uid.clone());
+        }
     }
 
     /// The store reported that our bind has no effect. A pod that was seen on a node and has none is gone, even if
     /// the watch has not reported it yet.
     pub fn vanished(&mut self, uid: &str) {
         self.assumed.remove(uid);
-        if self.pods.get(uid).is_some_and(|pod| pod.node_name.is_some()) {
-            self.pods.remove(uid);
+        match self.pods.get_mut(uid) {
+            Some(pod) if pod.node_name.is_none() => pod.deleting = true,
+            _ => {
+                self.pods.remove(uid);
+            }
         }
     }
 
@@ -114,7 +138,7 @@ impl Shadow {
             .iter()
             .filter(|(uid, (at, _))| **at == *node && ***uid != *except)
             .map(|(_, (_, usage))| usage.clone());
-        seen.chain(assumed).collect()
+        seen.chain(assumed).chain(self.held_on(node, except).cloned()).collect()
     }
 }
 
@@ -141,6 +165,8 @@ pub struct Settings {
     pub hints: bool,
     /// Disruption budgets come and go.
     pub budgets: bool,
+    /// The API server lets berth review the binds of all clients.
+    pub guard: Option<GuardSettings>,
 }
 
 impl Settings {
@@ -167,6 +193,7 @@ impl Settings {
             quotas: dice.percent(40),
             hints: dice.percent(40),
             budgets: dice.percent(40),
+            guard: None,
         }
     }
 
@@ -180,6 +207,7 @@ impl Settings {
             preemption: self.preemption,
             reserve_after,
             objects: objects::KINDS.into(),
+            knows_others: self.guard.is_some(),
             placement: Arc::new(PlacementSettings {
                 packing: self.packing,
                 candidate_width: self.candidate_width,

@@ -59,12 +59,10 @@ impl Shadow {
     /// Returns what the pods of a namespace hold, except the pod `except`.
     fn used_in(&self, namespace: &str, except: &str) -> Sums {
         let mut sums = Sums::default();
-        let held = |pod: &&Pod| {
-            *pod.namespace == *namespace
-                && *pod.uid != *except
-                && (pod.node_name.is_some() || self.assumed.contains_key(&pod.uid))
-        };
-        self.pods.values().filter(held).for_each(|pod| sums.charge(&pod.usage));
+        let has_node = |pod: &&Pod| pod.node_name.is_some() || self.assumed.contains_key(&pod.uid);
+        let placed = self.pods.values().filter(has_node).chain(self.held().map(|(pod, _)| pod));
+        let counted = placed.filter(|pod| *pod.namespace == *namespace && *pod.uid != *except);
+        counted.for_each(|pod| sums.charge(&pod.usage));
         sums
     }
 

@@ -35,7 +35,7 @@ impl Sim {
                     false => self.delays.up_to(given_up),
                 };
                 self.note(|| format!("{} answer lost, effect in {effect:?}", binding.uid));
-                self.after(effect, Event::Effect(binding, who, id, None));
+                self.request_bind((who, id), binding, effect, None);
                 reply(self, given_up, Reply::Unknown("timed out".into()));
             }
             8..12 => reply(self, soon, Reply::Conflict("the object has been modified".into())),
@@ -48,39 +48,44 @@ impl Sim {
             // Slow in both directions.
             23..33 => {
                 let (there, back) = (self.delays.up_to(2 * S), self.delays.up_to(2 * S));
-                self.after(there, Event::Effect(binding, who, id, Some(back)));
+                self.request_bind((who, id), binding, there, Some(back));
             }
             _ => {
                 let back = self.delays.up_to(10 * MS);
-                self.after(soon, Event::Effect(binding, who, id, Some(back)));
+                self.request_bind((who, id), binding, soon, Some(back));
             }
         }
     }
 
-    /// A bind request is carried out by the API server.
-    pub fn effect(&mut self, binding: Binding, who: Who, id: u64, reply_after: Option<Duration>) -> Step {
+    /// A bind request is carried out by the API server. `guarded`: a guard holds its room.
+    pub fn effect(
+        &mut self,
+        binding: Binding,
+        who: Who,
+        id: u64,
+        reply_after: Option<Duration>,
+        guarded: bool,
+    ) -> Step {
+        let (given_up, is_restarted) = (self.given_up.contains(&id), self.process(who).is_none());
         let reply = match self.cluster.up {
-            true => self.cluster.store.bind_now(&binding),
+            true => self.bind_at_store(&binding, guarded)?,
             false => Reply::Unknown("connection lost".into()),
         };
         self.note(|| format!("{} to {} at the store: {reply:?}", binding.uid, binding.node));
         if reply == Reply::Bound {
-            if self.given_up.contains(&id) {
+            if given_up {
                 return Err(format!(
                     "I1 violated: the bind of {} took effect after it was given up",
                     binding.uid
                 ));
             }
             self.effected.insert(id);
-            if self.process(who).is_none() {
+            if is_restarted {
                 self.tally.count("effect after restart");
             }
             if reply_after.is_none() {
                 self.tally.count("late effect");
             }
-            self.cluster.pod_was_bound(&binding.namespace, &binding.name);
-            self.collect_if_orphaned(&binding);
-            self.judge_overcommit(&binding.node)?;
         }
         if let Some(after) = reply_after {
             self.after(after, Event::Replied(who, id, reply));
@@ -88,8 +93,22 @@ impl Sim {
         Ok(())
     }
 
+    /// A bind of any client takes effect, unless the API server refuses it.
+    pub fn bind_at_store(&mut self, binding: &Binding, guarded: bool) -> Step<Reply> {
+        let reply = self.cluster.store.bind_now(binding);
+        if reply == Reply::Bound {
+            if !guarded {
+                self.guards.unguarded.insert(binding.uid.clone());
+            }
+            self.cluster.pod_was_bound(&binding.namespace, &binding.name);
+            self.collect_if_orphaned(binding);
+            self.judge_overcommit(&binding.node)?;
+        }
+        Ok(reply)
+    }
+
     /// The pod garbage collector removes pods of missing nodes.
-    fn collect_if_orphaned(&mut self, binding: &Binding) {
+    pub fn collect_if_orphaned(&mut self, binding: &Binding) {
         if !self.cluster.nodes.contains_key(&binding.node)
             && let Some(pod) = self.cluster.store.get(&binding.namespace, &binding.name)
         {
@@ -151,12 +170,8 @@ impl Sim {
             return Ok(());
         };
         match &outcome {
-            BindOutcome::Bound => {}
-            BindOutcome::BoundElsewhere(node) => {
-                if let Some((assumed, _)) = process.shadow.assumed.get_mut(&binding.uid) {
-                    *assumed = node.clone();
-                }
-            }
+            BindOutcome::Bound => process.shadow.bound(&binding.uid, &binding.node),
+            BindOutcome::BoundElsewhere(node) => process.shadow.bound(&binding.uid, node),
             BindOutcome::Vanished => process.shadow.vanished(&binding.uid),
             BindOutcome::Refused(_) => {
                 process.shadow.assumed.remove(&binding.uid);

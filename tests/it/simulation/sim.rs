@@ -16,6 +16,7 @@ use super::churn::Churn;
 use super::cluster::{Cluster, PodEvent};
 use super::dice::Dice;
 use super::gangs::gang_of;
+use super::guard::{GuardSettings, Guards, ReviewStep};
 use super::process::{Answer, Doing, Process, Settings, Who, Worker};
 use super::watches::{Listing, PODS, WATCHES};
 
@@ -55,6 +56,14 @@ pub enum Event {
     Nominate(PodRef, Option<Arc<str>>),
     /// The API server receives a pod's condition.
     Condition(PodRef, ScheduledCondition),
+    /// The review of a request goes on.
+    Review(u64, ReviewStep),
+    LookAfterHolds(Who),
+    /// The read of a held pod reaches the API server, and its answer the guard.
+    ReadHeld(Who, Binding, Duration, Duration),
+    HeldRead(Who, Binding, Truth, Duration),
+    /// Another scheduler binds a pod, which it has tried so many times.
+    OtherBinds(Arc<str>, u32),
 }
 
 /// Counts of events, to check that the simulation covers its purpose.
@@ -79,7 +88,7 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 41] = [
+        const EXPECTED: [&str; 58] = [
             "evicted",
             "eviction refused",
             "evicted for a gang",
@@ -121,6 +130,23 @@ impl Tally {
             "drained",
             "disruption without effect",
             "eviction forbidden",
+            "review",
+            "review forwarded",
+            "review of an unknown pod",
+            "review allowed",
+            "review refused",
+            "review unavailable",
+            "another webhook refuses",
+            "never carried out",
+            "bound by others",
+            "bound after its hold",
+            "bound unguarded",
+            "created with a node",
+            "held",
+            "held pod queued again",
+            "held pod read bound",
+            "held pod read gone",
+            "held pod read unbound",
         ];
         let never = |what: &&str| self.0.get(what).is_none_or(|n| *n == 0);
         let kinds = DispatcherKind::ALL.map(DispatcherKind::name);
@@ -144,6 +170,7 @@ pub struct Sim {
     pub chaos_left: u32,
     pub churn: Option<Churn>,
     pub disruptions: DisruptionController,
+    pub guards: Guards,
     /// Binds that were given up: they must not take effect any more.
     pub given_up: BTreeSet<u64>,
     /// Binds that took effect.
@@ -154,6 +181,8 @@ pub struct Sim {
     pub fates: Dice,
     pub delays: Dice,
     interleaving: Dice,
+    /// Other schedulers, and reviews of their binds.
+    pub others: Dice,
     trace: Option<Vec<String>>,
     pub tally: Tally,
 }
@@ -161,7 +190,8 @@ pub struct Sim {
 impl Sim {
     pub fn new(seed: u64, tracing: bool) -> Self {
         let mut load = Dice::new(seed, 0);
-        let settings = Settings::draw(&mut load);
+        let guard = GuardSettings::draw(&mut Dice::new(seed, 5));
+        let settings = Settings { guard, ..Settings::draw(&mut load) };
         let strict = load.percent(35);
         let processes = if !strict && load.percent(40) { 2 } else { 1 };
         let mut sim = Sim::of(seed, load, settings, (strict, processes), tracing);
@@ -192,6 +222,7 @@ impl Sim {
             chaos_left: 0,
             churn: None,
             disruptions: DisruptionController::default(),
+            guards: Guards::default(),
             given_up: BTreeSet::new(),
             effected: BTreeSet::new(),
             ever_bound: BTreeMap::new(),
@@ -199,6 +230,7 @@ impl Sim {
             fates: Dice::new(seed, 1),
             delays: Dice::new(seed, 2),
             interleaving: Dice::new(seed, 3),
+            others: Dice::new(seed, 4),
             trace: tracing.then(Vec::new),
             tally: Tally::default(),
         };
@@ -324,7 +356,9 @@ impl Sim {
             Event::List(who, kind, epoch) => self.list(who, kind, epoch),
             Event::Listed(who, epoch, listing, place) => self.listed(who, epoch, listing, place)?,
             Event::Send(who, id) => self.send(who, id),
-            Event::Effect(binding, who, id, reply_after) => self.effect(binding, who, id, reply_after)?,
+            Event::Effect(binding, who, id, reply_after) => {
+                self.effect(binding, who, id, reply_after, false)?;
+            }
             Event::Replied(who, id, reply) => self.replied(who, id, reply)?,
             Event::Read(who, id) => self.read(who, id),
             Event::Told(who, id, truth, asked) => self.told(who, id, truth, asked)?,
@@ -333,6 +367,11 @@ impl Sim {
             Event::CountBudgets => self.count_budgets(),
             Event::Nominate(pod, node) => self.nominate(pod, node),
             Event::Condition(pod, condition) => self.write_condition(&pod, condition),
+            Event::Review(id, step) => self.review_step(id, step)?,
+            Event::LookAfterHolds(who) => self.look_after_holds(who)?,
+            Event::ReadHeld(who, binding, asked, back) => self.read_held(who, binding, asked, back),
+            Event::HeldRead(who, binding, truth, asked) => self.held_read(who, &binding, &truth, asked)?,
+            Event::OtherBinds(uid, tries) => self.other_binds(&uid, tries),
             Event::Up => {
                 self.note(|| "API server up".into());
                 self.cluster.up = true;
@@ -342,6 +381,7 @@ impl Sim {
                 self.cluster.delete_pod(&pod);
             }
         }
+        self.end_catching_up()?;
         for event in &self.cluster.pod_log[seen[PODS]..] {
             if let PodEvent::Applied(pod) = event
                 && let Some(gang) = gang_of(pod).filter(|_| pod.node_name.is_some())
@@ -367,6 +407,9 @@ impl Sim {
             self.cut(slot, kind);
         }
         self.after(TICK, Event::Tick(who));
+        if self.settings.guard.is_some() {
+            self.after(S, Event::LookAfterHolds(who));
+        }
     }
 
     pub fn restart(&mut self, slot: usize) {
@@ -382,6 +425,7 @@ impl Sim {
 
     /// Schedules an election.
     pub fn elect(&mut self) {
+        self.end_term();
         let slot = self.load.below(self.processes.len() as u64) as usize;
         let pause = match self.load.below(3) {
             0 => Duration::ZERO,
@@ -397,6 +441,10 @@ impl Sim {
         }
         self.note(|| format!("p{slot} leads"));
         self.leader = Some(slot);
+        if self.settings.guard.is_some() {
+            self.begin_term(slot);
+            return Ok(());
+        }
         self.processes[slot].scheduler.set_leading(true);
         self.carry_out((slot, self.processes[slot].life))
     }
@@ -539,6 +587,7 @@ impl Sim {
         }
         let recount = self.interleaving.percent(3);
         let process = &self.processes[who.0];
+        process.judge_holds()?;
         if let Some(violation) = process.scheduler.check().first() {
             return Err(format!("p{}: {violation}", who.0));
         }
