@@ -18,11 +18,13 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout_at};
 
 use crate::store::{Bound, Kind, Store};
-use crate::workload::{Phase, write_node};
+use crate::workload::{Phase, Pod, write_node};
 
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// The API server sends one about every minute; the benchmark is shorter.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(10);
+/// The API server also sends one at this time before a watch ends.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 const EVENTS_PER_CHUNK: usize = 100;
 
 type Params = HashMap<String, String>;
@@ -47,8 +49,11 @@ async fn handle(State(store): State<Arc<Store>>, Query(params): Query<Params>, r
             if params.get("watch").is_some_and(|watch| watch != "false") {
                 watch(store, plural, &params)
             } else {
-                list(&store, plural, &params, &parts.headers)
+                list(&store, plural, None, &params, &parts.headers)
             }
+        }
+        (&Method::GET, ["api", "v1", "namespaces", namespace, "pods"]) => {
+            list(&store, "pods", Some(namespace), &params, &parts.headers)
         }
         (&Method::GET, ["api", "v1", "namespaces", _, "pods", name]) => match store.pod(name) {
             Some(pod) => json_text(StatusCode::OK, pod),
@@ -126,7 +131,13 @@ fn kind_of(plural: &str) -> Option<Kind> {
     }
 }
 
-fn list(store: &Store, plural: &str, params: &Params, headers: &HeaderMap) -> Response {
+fn list(
+    store: &Store,
+    plural: &str,
+    namespace: Option<&str>,
+    params: &Params,
+    headers: &HeaderMap,
+) -> Response {
     let limit: u32 = params.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(u32::MAX);
     // `version:index` of the next object.
     let token = params.get("continue").and_then(|token| token.split_once(':'));
@@ -141,9 +152,13 @@ fn list(store: &Store, plural: &str, params: &Params, headers: &HeaderMap) -> Re
             let partial = accept.is_some_and(|accept| accept.contains("PartialObjectMetadataList"));
             let placed_only =
                 params.get("fieldSelector").is_some_and(|fields| fields.contains("spec.nodeName!="));
+            let namespace = namespace.map(|name| store.size.namespace_number(name));
+            let is_asked = |pod: &Pod| {
+                namespace.is_none_or(|at| at.is_some_and(|at| store.size.is_in(pod.workload, at)))
+            };
             let mut count = 0;
             for (serial, pod) in (from..).zip(&snapshot.pods[from as usize..]) {
-                if pod.phase == Phase::Gone || placed_only && pod.phase == Phase::Waiting {
+                if pod.phase == Phase::Gone || !is_asked(pod) || placed_only && pod.phase == Phase::Waiting {
                     continue;
                 }
                 if count == limit {
@@ -215,14 +230,15 @@ fn watch(store: Arc<Store>, plural: &str, params: &Params) -> Response {
     let number = |name: &str| params.get(name).and_then(|value| value.parse::<u32>().ok());
     let moved = store.moved.subscribe();
     let cuts = moved.borrow().1;
+    let ends_at = Instant::now() + Duration::from_secs(number("timeoutSeconds").unwrap_or(3_600).into());
     let follower = Follower {
         kind: kind_of(plural),
         plural: plural.to_owned(),
         version: number("resourceVersion").unwrap_or(0),
         cuts,
         moved,
-        bookmark_at: Instant::now() + BOOKMARK_INTERVAL,
-        ends_at: Instant::now() + Duration::from_secs(number("timeoutSeconds").unwrap_or(3_600).into()),
+        bookmark_at: (Instant::now() + BOOKMARK_INTERVAL).min(ends_at - LAST_BOOKMARK),
+        ends_at,
         over: false,
         store,
     };

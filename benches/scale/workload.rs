@@ -101,6 +101,16 @@ impl Size {
         (serial + serial / self.nodes) % self.nodes
     }
 
+    /// Returns the number of the namespace with this name: of it are the pods of every workload with this remainder.
+    pub fn namespace_number(&self, name: &str) -> Option<u32> {
+        (0..self.namespaces()).find(|at| self.namespace(*at) == name)
+    }
+
+    /// Returns whether the pods of this workload are in the namespace with this number.
+    pub fn is_in(&self, workload: u32, namespace: u32) -> bool {
+        workload % self.namespaces() == namespace
+    }
+
     pub fn namespace_objects(&self) -> Vec<Value> {
         let object = |at| {
             json!({"metadata": {"name": self.namespace(at), "uid": format!("ns-{at}"), "resourceVersion": "1",

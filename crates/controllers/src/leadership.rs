@@ -1,30 +1,27 @@
 //! Leadership by leases: which processes place pods, and which one decides about the binds of all.
 
+mod known_binds;
+
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::Client;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::tasks::{Tasks, ended, host_name};
 use berth_config::{Config, NAMESPACE_FILE};
 use berth_kube_io::client::without_retries;
-use berth_kube_io::{
-    Deadline, Elector, Fence, Holder, LIVE_PODS, LeaseConfig, MemberLeases, WatchCounters, WatchProgress,
-    comparable_version,
-};
+use berth_kube_io::{Deadline, Elector, Fence, Holder, LeaseConfig, MemberLeases, WatchCounters};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::Share;
 use berth_telemetry::Health;
+use known_binds::await_known_binds;
 
 /// Term of a process that leads without an election.
 const ONLY_TERM: u64 = 1;
@@ -247,71 +244,6 @@ async fn lost(mut leading: watch::Receiver<bool>) {
     }
 }
 
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Longer than a watch needs to deliver a change.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
-const PAGE_SIZE: u32 = 1_000;
-
-/// Waits until our view contains every bind that was executed before this call: our watch may still lack pods
-/// that the previous leader has bound, and even their creation.
-///
-/// Three facts prove it, and the first that is found is enough: a list of the watch that began after this call; a change
-/// that the watch has delivered and that is as new as a consistent read made after this call; or, while no pod changes,
-/// each pod with a node of such a read. In a large cluster pods change all the time: there the read ends with its first
-/// page.
-async fn await_known_binds(engine: &Engine, client: &Client, pods: &WatchProgress) {
-    let began = Instant::now();
-    let lists = pods.lists_begun();
-    while !engine.synced() {
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
-    while !pods.has_listed_after(lists) {
-        let (version, mut missing) = match list_bound(client, pods).await {
-            Ok(bound) => bound,
-            Err(error) => {
-                tracing::warn!(%error, "cannot list bound pods, retrying");
-                tokio::time::sleep(ASK_AGAIN / 10).await;
-                continue;
-            }
-        };
-        let asked = Instant::now();
-        while !missing.is_empty() && asked.elapsed() < ASK_AGAIN && !has_reached(pods, version) {
-            engine.retain_uncharged(&mut missing);
-            if !missing.is_empty() {
-                tokio::time::sleep(LOOK_AGAIN).await;
-            }
-        }
-        // Pods deleted meanwhile, which the watch may never deliver, are missing in the next list.
-        if missing.is_empty() || has_reached(pods, version) {
-            break;
-        }
-        tracing::debug!(pods = missing.len(), "waiting for the watch to deliver bound pods");
-    }
-    tracing::info!(took = ?began.elapsed(), "existing binds are known");
-}
-
-fn has_reached(pods: &WatchProgress, version: Option<u64>) -> bool {
-    version.is_some_and(|version| pods.has_reached(version))
-}
-
-/// Reads the uids of all pods that occupy resources of a node, consistently, until the watch has delivered a change as new as
-/// this read. Returns its resource version, too.
-async fn list_bound(client: &Client, pods: &WatchProgress) -> kube::Result<(Option<u64>, Vec<String>)> {
-    let api: Api<Pod> = Api::all(client.clone());
-    let fields = format!("spec.nodeName!=,{LIVE_PODS}");
-    let mut params = ListParams::default().fields(&fields).limit(PAGE_SIZE);
-    let mut uids = Vec::new();
-    loop {
-        let page = api.list_metadata(&params).await?;
-        let version = comparable_version(page.metadata.resource_version.as_deref());
-        uids.extend(page.items.into_iter().filter_map(|pod| pod.metadata.uid));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) if !has_reached(pods, version) => params = params.continue_token(&token),
-            _ => return Ok((version, uids)),
-        }
-    }
-}
-
 fn follow_members(
     tasks: &mut Tasks,
     engine: &Engine,
@@ -341,38 +273,6 @@ mod tests {
         let name = member_name("berth", &format!("{}_7_0badcafe", "x".repeat(300)));
         assert!(name.len() < 253 && name.ends_with("-7-0badcafe"), "{name}");
         assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'));
-    }
-
-    /// Lists pods of an API server with two pages, read at version 10, through a watch that has reached `reached`. Returns the
-    /// number of requests and of uids.
-    async fn bound(reached: u64) -> (usize, usize) {
-        let requests = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        let counted = requests.clone();
-        let server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
-            let token = match counted.fetch_add(1, Ordering::Relaxed) {
-                0 => r#""continue":"more","#,
-                _ => "",
-            };
-            let page = format!(
-                r#"{{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{{{token}"resourceVersion":"10"}},"items":[{{"metadata":{{"uid":"u"}}}}]}}"#
-            );
-            async move {
-                Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(
-                    page.into_bytes(),
-                )))
-            }
-        });
-        let client = Client::new(server, "default");
-        let progress = WatchProgress::reached(reached);
-        let (version, uids) = list_bound(&client, &progress).await.expect("a list");
-        assert_eq!(version, Some(10));
-        (requests.load(Ordering::Relaxed), uids.len())
-    }
-
-    #[tokio::test]
-    async fn bound_pods_are_listed_only_until_the_watch_is_as_new_as_the_list() {
-        assert_eq!(bound(9).await, (2, 2));
-        assert_eq!(bound(10).await, (1, 1));
     }
 
     #[test]

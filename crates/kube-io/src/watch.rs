@@ -87,7 +87,12 @@ impl WatchProgress {
     /// Returns whether the sink has received every change of the watched objects up to this resource version. `false` if that is
     /// unknown: the version of an object that did not change says little about the watch.
     pub fn has_reached(&self, version: u64) -> bool {
-        self.version.load(Ordering::Acquire) >= version
+        self.version() >= version
+    }
+
+    /// Returns the resource version of the latest change that the sink has received; 0: unknown.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// Creates the progress of a watch whose sink has received every change up to this version.

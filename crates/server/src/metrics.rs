@@ -586,7 +586,7 @@ fn serving(
     for (name, help, value) in [
         (
             "berth_serving_refused_connections",
-            "Connections closed at once because of the connection limit",
+            "Connections closed at once because of a limit of connections",
             &serving.refused,
         ),
         ("berth_serving_handshake_failures", "Failed TLS handshakes", &serving.handshake_failures),

@@ -4,6 +4,7 @@
 
 mod connection;
 mod material;
+mod places;
 mod validity;
 
 use std::sync::Arc;
@@ -15,12 +16,13 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use berth_config::Serving;
 use berth_kube_io::certificates::Issued;
 use material::{Material, Seen};
+use places::Places;
 
 /// Interval between checks of the certificate files.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -52,7 +54,7 @@ struct Shared {
 #[derive(Debug, Default)]
 pub struct TlsCounters {
     pub open: AtomicUsize,
-    /// Connections closed at once because the connection limit was reached.
+    /// Connections closed at once because a limit of connections was reached.
     pub refused: AtomicU64,
     pub handshake_failures: AtomicU64,
     /// Expiry of the serving certificate, in seconds since 1970.
@@ -140,7 +142,7 @@ impl Secure {
 
     /// Serves until `stop` resolves; requests in flight then get some seconds to end.
     pub async fn serve(&self, listener: TcpListener, router: Router, stop: impl Future<Output = ()>) {
-        let slots = Arc::new(Semaphore::new(self.0.connections_max));
+        let places = Places::new(self.0.connections_max);
         let stopping = watch::Sender::new(false);
         let mut connections = JoinSet::new();
         let mut stop = std::pin::pin!(stop);
@@ -158,8 +160,8 @@ impl Secure {
                     continue;
                 }
             };
-            // Without a slot, dropping the stream closes the connection.
-            let Ok(slot) = slots.clone().try_acquire_owned() else {
+            // Without a place, dropping the stream closes the connection.
+            let Some(place) = places.take(peer.ip()) else {
                 self.0.counters.refused.fetch_add(1, Relaxed);
                 continue;
             };
@@ -171,7 +173,7 @@ impl Secure {
                     counters.handshake_failures.fetch_add(1, Relaxed);
                     tracing::debug!(%peer, error, "TLS handshake failed");
                 }
-                drop(slot);
+                drop(place);
             });
         }
         drop(listener);

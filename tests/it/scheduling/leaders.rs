@@ -164,3 +164,29 @@ async fn a_terminating_leader_settles_its_binds_and_releases_the_lease() {
     broken.await_ready().await;
     assert!(broken.log().contains("invalid estimator file"), "{}", broken.log());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_quiet_cluster_a_new_leader_knows_all_binds_without_reading_them() {
+    const BOUND: usize = 1_100;
+    let audit = Audit::new();
+    let cluster = start_cluster(&audit, &["a", "b"]).await;
+    let client = cluster.client();
+    let bound = Pods { prefix: "bound", count: BOUND, scheduler: "other", ..Pods::default() };
+    create_pods(&client, &bound, |index, pod| {
+        pod["spec"]["nodeName"] = json!(format!("node-{}", index % PODS / 20));
+    })
+    .await;
+    let mut a = start(&cluster, "a", QUICK);
+    await_leader(&a, SOON).await;
+    let b = start(&cluster, "b", QUICK);
+    b.await_ready().await;
+    a.kill();
+    await_leader(&b, SOON).await;
+    let log = b.log();
+    let known = log.lines().find(|line| line.contains("existing binds are known")).expect("logged");
+    println!("{known}");
+    // More pods are bound than one page of a list has, and no change of a pod tells how far the watch is.
+    assert!(known.contains("by=\"a short watch\""), "{known}");
+    create_pods(&client, &Pods { prefix: "next", ..Pods::default() }, |_, _| {}).await;
+    await_until(SOON, "the next pod is bound", async || audit.binds_of("b") == 1).await;
+}
