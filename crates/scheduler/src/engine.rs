@@ -116,6 +116,8 @@ impl Signal {
 
 /// Interval at which an idle agent checks whether its lists are behind.
 const IDLE_LOOK: Duration = Duration::from_millis(100);
+/// Rows that an agent without work copies at once.
+const ROWS_MAX: usize = 4_096;
 
 impl Engine {
     /// Starts one thread per agent.
@@ -195,6 +197,13 @@ impl AgentThreads {
 }
 
 impl Shared {
+    /// Lets the agent copy the changed rows, in slices.
+    fn approach(&self, operation: Operation, agent: &mut Agent) {
+        while !self.with(operation, |scheduler, _| agent.approach(scheduler.inventory(), ROWS_MAX)) {
+            agent.make_room();
+        }
+    }
+
     fn with<R>(&self, operation: Operation, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
         let mut scheduler = self.scheduler.lock();
         let began = Instant::now();
@@ -297,7 +306,7 @@ impl AgentThread {
         let shared = self.shared.clone();
         let signal = &shared.agents[self.index];
         self.agent.expire(shared.started.elapsed());
-        shared.with(Operation::IdleAgent, |scheduler, _| self.agent.catch_up(scheduler.inventory()));
+        shared.approach(Operation::IdleAgent, &mut self.agent);
         while !signal.is_raised() && self.agent.repair_one() {}
         let changes = self.agent.cache_changes();
         if !changes.is_empty() {

@@ -97,6 +97,16 @@ impl Agent {
         self.view.catch_up(inventory)
     }
 
+    /// Copies at most `most` of the changed rows. Returns whether no more are left; until then nothing else may be asked.
+    pub fn approach(&mut self, inventory: &Inventory, most: usize) -> bool {
+        self.view.approach(inventory, most)
+    }
+
+    /// Makes room for the rows that [`Agent::approach`] is to copy. Does not need the shared inventory.
+    pub fn make_room(&mut self) {
+        self.view.make_room();
+    }
+
     /// Returns the best node for `class` in the view, from the class's ranked list, which is repaired if cached and
     /// built if not.
     pub fn choose(&mut self, class: &Arc<Class>, now: Duration, lap: impl FnMut(Part)) -> AgentChoice {

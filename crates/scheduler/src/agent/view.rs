@@ -18,12 +18,17 @@ pub struct View {
     news: Vec<NodeId>,
     /// Original rows of the altered ones, in the order of alteration.
     altered: Vec<(NodeId, Row)>,
+    /// Progress of [`View::approach`]: the next row, and the revision of the inventory at its beginning.
+    scan: Option<(usize, Revision)>,
+    /// Number of rows to make room for.
+    room: usize,
 }
 
 impl View {
     /// Reverts all alterations and copies the rows that changed since the last call. Returns their number.
     pub fn catch_up(&mut self, inventory: &Inventory) -> usize {
         self.restore();
+        self.scan = None;
         if inventory.revision() == self.seen {
             return 0;
         }
@@ -45,6 +50,46 @@ impl View {
             }
         }
         self.news.len()
+    }
+
+    /// Does a part of what [`View::catch_up`] does, which copies at most `most` rows. Returns whether nothing is left. Until then, only
+    /// this and `catch_up` may be called.
+    pub fn approach(&mut self, inventory: &Inventory, most: usize) -> bool {
+        self.restore();
+        if self.scan.is_none() && inventory.revision() - self.seen <= most as Revision {
+            self.catch_up(inventory);
+            return true;
+        }
+        self.room = inventory.len();
+        if self.rows.capacity() < self.room {
+            return false;
+        }
+        let (next, target) = self.scan.unwrap_or((0, inventory.revision()));
+        let end = (next + most).min(inventory.len());
+        if self.rows.len() < end {
+            self.rows.resize_with(end, Row::default);
+        }
+        for id in (next..end).map(|at| NodeId(at as u32)) {
+            let row = inventory.row(id);
+            if row.revision > self.seen {
+                self.rows[id.index()].clone_from(row);
+                self.touch(id);
+                if row.node_revision > self.seen {
+                    self.renewed.record(id, self.revision);
+                }
+            }
+        }
+        // Rows that have changed since the beginning are copied again.
+        self.scan = (end < inventory.len()).then_some((end, target));
+        if self.scan.is_none() {
+            self.seen = target;
+        }
+        false
+    }
+
+    /// Makes room for the rows that [`View::approach`] is to copy. Needs no lock.
+    pub fn make_room(&mut self) {
+        self.rows.reserve(self.room.saturating_sub(self.rows.len()));
     }
 
     /// Alters a row until [`View::restore`] or the next [`View::catch_up`]: only the sums of its pods, not the node.
@@ -111,5 +156,73 @@ impl View {
     /// Returns the rows whose node changed since `revision` of this copy, newest first.
     pub fn renewed_since(&self, revision: Revision) -> impl Iterator<Item = NodeId> + '_ {
         self.renewed.since(revision).map(|(id, _)| id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::inventory::Ledger;
+    use berth_model::Node;
+
+    fn change(ledger: &mut Ledger, at: u32) {
+        let name: Arc<str> = format!("n{}", at % 40).into();
+        match at % 3 {
+            0 => {
+                ledger.delete_node(&name);
+            }
+            _ => {
+                let node = Node { name, unschedulable: at % 2 == 0, ..Node::default() };
+                ledger.apply_node(node);
+            }
+        }
+    }
+
+    fn states(view: &View) -> Vec<(Revision, Revision, Option<Arc<Node>>)> {
+        view.rows().iter().map(|row| (row.revision, row.node_revision, row.node.clone())).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn rows_copied_in_slices_while_they_change_are_those_copied_at_once(
+            changes in prop::collection::vec(prop::collection::vec(0u32..200, 0..60), 1..12),
+            most in 1usize..20,
+        ) {
+            let (mut ledger, mut sliced) = (Ledger::default(), View::default());
+            let (mut before, mut seen_by_reader) = (Vec::new(), 0);
+            for changes in &changes {
+                for at in changes {
+                    change(&mut ledger, *at);
+                }
+                // Changes go on between the first slices.
+                for at in changes.iter().take(5) {
+                    let _ = sliced.approach(ledger.inventory(), most);
+                    sliced.make_room();
+                    change(&mut ledger, at + 1);
+                }
+                let mut slices = 0;
+                while !sliced.approach(ledger.inventory(), most) {
+                    sliced.make_room();
+                    slices += 1;
+                    prop_assert!(slices <= 2 + 2 * 40usize.div_ceil(most));
+                }
+                let mut whole = View::default();
+                whole.catch_up(ledger.inventory());
+                prop_assert_eq!(sliced.seen(), whole.seen());
+                let rows = states(&sliced);
+                prop_assert_eq!(&rows, &states(&whole));
+                // Readers of the journal learn of each row that differs from what they have.
+                let news: BTreeSet<_> = sliced.changed_since(seen_by_reader).map(|id| id.index()).collect();
+                for (at, row) in rows.iter().enumerate() {
+                    prop_assert!(before.get(at) == Some(row) || news.contains(&at));
+                }
+                (before, seen_by_reader) = (rows, sliced.revision());
+            }
+        }
     }
 }

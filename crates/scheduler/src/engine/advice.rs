@@ -26,6 +26,11 @@ impl Engine {
     /// Returns at most `most` cases, and copies the rows to `agent` if there are any; `None` unless this process leads and is synced.
     /// Changes only the agent. Bounded by the parked classes and allocations, `most`, the disruption budgets and the changed rows.
     pub fn advice_input(&self, agent: &mut Agent, most: usize) -> Option<AdviceInput> {
+        if self.with(Operation::Advice, |scheduler, _| {
+            scheduler.leading() && scheduler.synced() && !scheduler.stuck(1).0.is_empty()
+        }) {
+            self.shared.approach(Operation::Advice, agent);
+        }
         self.with(Operation::Advice, |scheduler, _| {
             if !scheduler.leading() || !scheduler.synced() {
                 return None;

@@ -51,6 +51,7 @@ impl Engine {
         pod: &Pod,
         named: Option<u64>,
     ) -> Result<Evaluation, EvaluationError> {
+        self.shared.approach(Operation::Evaluation, agent);
         self.with(Operation::Evaluation, |scheduler, now| {
             if !scheduler.synced() {
                 return Err(EvaluationError::NotSynced);
@@ -100,6 +101,7 @@ impl Engine {
         namespace: &str,
         name: &str,
     ) -> Option<(Pod, &'static str, Verdict)> {
+        self.shared.approach(Operation::Evaluation, agent);
         let (pod, state, inquiry, names) = self.with(Operation::Evaluation, |scheduler, _| {
             let (pod, state) = scheduler.find_waiting(namespace, name)?;
             let inquiry = scheduler.inquire(agent, &pod);
