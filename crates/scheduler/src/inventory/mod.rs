@@ -36,6 +36,10 @@ impl NodeId {
     }
 }
 
+/// Up to this number of nodes, no row is moved to make room for another one, which takes long with many. It costs address space only:
+/// memory that was never written is not there.
+const ROWS_RESERVED: usize = 1 << 17;
+
 /// All nodes, each with the sums of its pods.
 #[derive(Debug, Default)]
 pub struct Inventory {
@@ -252,6 +256,9 @@ impl Inventory {
             return *id;
         }
         let id = self.vacant.pop().unwrap_or_else(|| {
+            if self.rows.is_empty() {
+                self.rows.reserve_exact(ROWS_RESERVED);
+            }
             self.rows.push(Row::default());
             self.names.push(Arc::from(""));
             NodeId((self.rows.len() - 1) as u32)
