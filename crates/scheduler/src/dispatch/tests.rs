@@ -93,7 +93,7 @@ proptest! {
             dispatcher.assign(&uid(seq), &classes[class], priority, seq, Duration::ZERO);
             ahead.insert((Reverse(priority), seq), classes[class].id);
         }
-        let (mut run, mut runs, mut last) = (0, 0, None);
+        let (mut overtaking, mut runs, mut last) = (0, 0, None);
         let many = ahead.len();
         while let Some(request) = dispatcher.start(0, Duration::ZERO) {
             dispatcher.finish(0);
@@ -105,9 +105,9 @@ proptest! {
             prop_assert!(taken == first || len >= queue::BURST_FROM);
             let of_class = ahead.iter().find(|(place, class)| place.0 == taken.0 && **class == request.class.id);
             prop_assert_eq!(*of_class.expect("itself").0, taken, "in order within its class");
-            run = if last == Some((taken.0, request.class.id)) { run + 1 } else { 1 };
-            runs += usize::from(run == 1);
-            prop_assert!(taken == first || run <= queue::BURST_MAX);
+            runs += usize::from(last != Some((taken.0, request.class.id)));
+            overtaking = if taken == first { 0 } else { overtaking + 1 };
+            prop_assert!(overtaking < queue::BURST_MAX);
             last = Some((taken.0, request.class.id));
             ahead.remove(&taken);
         }
