@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// millisecond.
 const SHARDS: usize = 512;
 
-/// Values by uid, in parts that grow on their own: a map of a million pods that doubles its room under the lock holds it
+/// Values by uid or name, in parts that grow on their own: a map of a million pods that doubles its room under the lock holds it
 /// for hundreds of milliseconds.
 #[derive(Debug)]
 pub struct ShardedMap<V> {

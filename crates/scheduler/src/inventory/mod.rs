@@ -10,7 +10,6 @@ mod shares;
 mod storage;
 mod tiers;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use journal::Journal;
@@ -20,6 +19,7 @@ pub use shares::QuotaShares;
 use storage::Storage;
 pub use tiers::{Held, Tier, Tiers};
 
+use crate::sharded::ShardedMap;
 use crate::visits::Visits;
 use berth_model::{Holding, Node, NodeStorage, StaticVolume};
 
@@ -45,7 +45,7 @@ const ROWS_RESERVED: usize = 1 << 17;
 pub struct Inventory {
     rows: Vec<Row>,
     names: Vec<Arc<str>>,
-    ids: HashMap<Arc<str>, NodeId>,
+    ids: ShardedMap<NodeId>,
     vacant: Vec<NodeId>,
     journal: Journal,
     revision: Revision,

@@ -1,7 +1,7 @@
 //! Scheduler state for fragmentation advice: unplaced pods, pods on nodes that could be moved, and the resulting
 //! advice.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Scheduler, State, Waiting};
@@ -10,13 +10,14 @@ use crate::gang::{AllocationName, UnboundMember, WantedMembers};
 use crate::inventory::{NodeId, Occupant, Revision};
 use crate::queue::{ParkedGroup, Place};
 use crate::repack::{Case, Fixed, MOST_PODS, Resident, Waits};
+use crate::sharded::ShardedMap;
 use berth_model::{Pinned, Pod, PodSpec, PodVolumes};
 
 /// State in addition to the ledger; empty unless advice is enabled.
 #[derive(Debug, Default)]
 pub(super) struct Advised {
     /// Pods with a node, by uid.
-    known: HashMap<Arc<str>, ResidentData>,
+    known: ShardedMap<ResidentData>,
     /// Advice for allocations.
     help: BTreeMap<AllocationName, Arc<str>>,
 }

@@ -28,6 +28,7 @@ use crate::gang::{
 use crate::inventory::{Ledger, Revision};
 use crate::objects::{ObjectKind, ObjectName};
 use crate::queue::Place;
+use crate::sharded::ShardedMap;
 use berth_model::{Identity, Peer};
 
 /// Minimum interval between attempts of a parked gang, however often nodes change.
@@ -45,7 +46,7 @@ pub(super) struct Gangs {
     /// Names by dispatcher key.
     by_key: HashMap<Arc<str>, AllocationName>,
     /// By uid: the gang and role of each member with a node.
-    placed: HashMap<Arc<str>, (AllocationName, usize)>,
+    placed: ShardedMap<(AllocationName, usize)>,
     /// Gangs with changes: whether to retry them is still to be decided.
     pub(super) due: BTreeSet<AllocationName>,
     /// Gangs whose status may have changed.
