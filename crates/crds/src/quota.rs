@@ -64,8 +64,9 @@ pub struct QuotaSpec {
     pub namespace_selector: Option<NamespaceSelector>,
 
     /// Pods whose label `berth.dev/queue` has this value, in the namespaces selected above or, without those, in all
-    /// namespaces. A pod belongs to one quota: one that names its queue takes precedence over one that selects its
-    /// namespace. Of two equally specific quotas the older one applies, then the first by name.
+    /// namespaces that no other quota selects. A pod belongs to one quota: one that names its queue and selects its
+    /// namespace takes precedence over one that only selects its namespace. Of two equally specific quotas the older one
+    /// applies, then the first by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
     pub queue: Option<String>,
@@ -85,7 +86,7 @@ pub struct QuotaSpec {
 
     /// Pods of other quotas that the pods of this quota may preempt.
     /// `Any`: within the guarantee, pods of borrowing quotas at any priority; beyond it, only those with lower
-    /// priority.
+    /// priority. A quota with a queue and no namespaces, which any pod can join, has only the latter.
     /// `LowerPriority`: only pods with lower priority.
     /// `Never`: none.
     #[serde(default)]

@@ -103,7 +103,7 @@ impl Shadow {
             theirs.get(resource) > limits.guaranteed.get(resource).unwrap_or(0).into()
         };
         let borrows = lent(&QuotaResource::Cpu) || lent(&QuotaResource::Memory) || lent(&QuotaResource::Pods);
-        own.name != other.name && own.reclaim == Reclaim::Any && guaranteed && borrows
+        own.name != other.name && own.reclaims() == Reclaim::Any && guaranteed && borrows
     }
 }
 

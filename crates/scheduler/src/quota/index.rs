@@ -111,10 +111,9 @@ impl Index {
         }
         let includes = |at: &&usize| self.ranked[**at].scope.includes(pod);
         let queue = pod.labels.get(QUEUE_LABEL).and_then(|queue| self.queues.get(queue));
-        let found = queue.and_then(|places| places.iter().find(includes)).or_else(|| {
-            let named = self.named.get(&pod.namespace).and_then(|places| places.first());
-            named.into_iter().chain(self.others.iter().find(includes)).min()
-        });
+        let queued = queue.and_then(|places| places.iter().find(includes));
+        let named = self.named.get(&pod.namespace).and_then(|places| places.first());
+        let found = queued.into_iter().chain(named).chain(self.others.iter().find(includes)).min();
         found.map(|at| &self.ranked[*at].name)
     }
 }

@@ -76,12 +76,26 @@ impl Quota {
     pub fn valid(&self) -> Option<&Limits> {
         self.limits.as_ref().ok()
     }
+
+    /// Returns which pods of other quotas its pods may preempt: whoever may label a pod can use an open queue, so it takes nothing
+    /// from pods of the same or higher priority.
+    pub fn reclaims(&self) -> Reclaim {
+        match self.reclaim {
+            Reclaim::Any if self.scope.is_open() => Reclaim::LowerPriority,
+            reclaim => reclaim,
+        }
+    }
 }
 
 impl Scope {
-    /// Specificity: a queue before namespaces, both before either.
+    /// Specificity: a queue of namespaces, then namespaces, then an open queue. A label takes no pod out of a quota of its namespace.
     fn rank(&self) -> (bool, bool) {
-        (self.queue.is_some(), self.namespaces != SelectedNamespaces::All)
+        (self.namespaces != SelectedNamespaces::All, self.queue.is_some())
+    }
+
+    /// Returns whether it takes the pods of its queue from all namespaces.
+    pub fn is_open(&self) -> bool {
+        self.queue.is_some() && self.namespaces == SelectedNamespaces::All
     }
 
     fn includes(&self, pod: &Identity) -> bool {

@@ -140,7 +140,7 @@ fn add(sums: &mut Sums, limit: &Limit) {
 type Claim = (Option<Arc<str>>, Option<Arc<str>>);
 
 /// Returns for each quota which quotas take precedence for which of its pods, and whether for all of them. Only equally
-/// specific quotas contest each other; that a queue takes precedence over a namespace is intended.
+/// specific quotas contest each other; that a queue of a namespace takes precedence over the namespace is intended.
 fn contests(index: &Index, namespaces: &[(&Arc<str>, &Labels)]) -> BTreeMap<Arc<str>, (Arc<str>, bool)> {
     let mut winners: BTreeMap<Claim, &Arc<str>> = BTreeMap::new();
     let mut found = BTreeMap::new();

@@ -44,7 +44,8 @@ fn of(quota: &str, usage: Arc<Usage>) -> Holding {
 }
 
 #[test]
-fn a_pod_falls_to_its_queue_before_its_namespace_and_to_the_older_of_two_alike() {
+fn a_pod_falls_to_a_queue_of_its_namespace_then_to_its_namespace_then_to_an_open_queue_and_to_the_older_of_two_alike()
+ {
     let mut index = Index::default();
     for (name, created, scope) in [
         ("rest", 0, scope(None, &[])),
@@ -59,9 +60,23 @@ fn a_pod_falls_to_its_queue_before_its_namespace_and_to_the_older_of_two_alike()
     assert_eq!(find("a", None), Some("young"));
     assert_eq!(find("b", None), Some("old"));
     assert_eq!(find("c", None), Some("rest"));
-    assert_eq!(find("a", Some("night")), Some("night"));
+    assert_eq!(
+        find("a", Some("night")),
+        Some("young"),
+        "a label takes no pod out of the quota of its namespace"
+    );
     assert_eq!(find("b", Some("night")), Some("night-of-b"));
+    assert_eq!(find("c", Some("night")), Some("night"));
     assert_eq!(find("a", Some("unknown")), Some("young"));
+}
+
+#[test]
+fn an_open_queue_reclaims_only_from_less_important_pods() {
+    let open = quota("open", 1, scope(Some("x"), &[]));
+    let closed = quota("closed", 1, scope(Some("x"), &["a"]));
+    assert_eq!((open.reclaims(), closed.reclaims()), (Reclaim::LowerPriority, Reclaim::Any));
+    let never = Quota { reclaim: Reclaim::Never, ..open };
+    assert_eq!(never.reclaims(), Reclaim::Never);
 }
 
 #[test]

@@ -39,14 +39,14 @@ impl<'a> Guarantees<'a> {
         };
         let within = self.is_guaranteed(pod);
         let mut lenders = Vec::new();
-        if within && quota.reclaim == Reclaim::Any {
+        if within && quota.reclaims() == Reclaim::Any {
             let borrows = |other: &&Arc<Quota>| {
                 let account = self.cluster.ledger.accounts().of(&other.name);
                 other.name != quota.name && other.valid().is_some_and(|limits| account.borrows(limits))
             };
             lenders = quotas.iter().filter(borrows).map(|other| other.name.clone()).collect();
         }
-        Rights { quota: Some(quota.name.clone()), within, reclaim: quota.reclaim, lenders }
+        Rights { quota: Some(quota.name.clone()), within, reclaim: quota.reclaims(), lenders }
     }
 
     /// Returns what quotas allow these members to preempt: members of one quota that fit into its guarantee together
@@ -73,7 +73,7 @@ impl<'a> Guarantees<'a> {
 
     /// Returns whether this pod may reclaim resources that other quotas borrow.
     pub(super) fn may_reclaim(&self, pod: &Waiting) -> bool {
-        self.quota_of(pod).is_some_and(|quota| quota.reclaim == Reclaim::Any) && self.is_guaranteed(pod)
+        self.quota_of(pod).is_some_and(|quota| quota.reclaims() == Reclaim::Any) && self.is_guaranteed(pod)
     }
 
     fn quota_of(&self, pod: &Waiting) -> Option<&'a Arc<Quota>> {
