@@ -107,8 +107,8 @@ pub struct Config {
     pub backoff: BackoffConfig,
 
     /// Time after which a pod that fits on no node gets a reservation on one node, also against pods with a
-    /// higher priority, until it fits there. At most 1 % of the nodes are reserved, for the pods that have
-    /// waited longest. A reservation ends after the same time; the pod gets one on another node later, but only
+    /// higher priority except system-critical ones, until it fits there. At most 1 % of the nodes are reserved,
+    /// for the pods that have waited longest, half of them for one namespace. A reservation ends after the same time; the pod gets one on another node later, but only
     /// after some pod has left a node. This prevents starvation by a steady stream of other pods. `0s` disables it.
     pub reserve_after: ConfigDuration,
 

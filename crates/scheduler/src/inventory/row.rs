@@ -47,8 +47,9 @@ pub struct Row {
 /// Priority of a reservation for a request that may still take effect: nothing else may use the room, not even what
 /// another client asks the API server for.
 pub const GRANTED: i32 = i32::MAX;
-/// Priority of a reservation that keeps room from all pods of this scheduler, whatever their priority.
-pub const KEPT_FROM_ALL: i32 = i32::MAX - 1;
+/// Priority of a reservation that keeps room from all pods of this scheduler, except system-critical ones: theirs is higher (upstream:
+/// `SystemCriticalPriority`).
+pub const KEPT_FROM_ALL: i32 = 2_000_000_000 - 1;
 
 /// Reservation for one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]

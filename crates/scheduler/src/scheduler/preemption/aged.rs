@@ -2,7 +2,7 @@
 //! until it fits there. So no pod starves behind a stream of higher-priority pods that take all freed resources.
 //!
 //! It is a nomination without victims that is not written to the API server. Few pods have one at a time, those that
-//! have waited longest. A pod that is still not placed after the same time again loses it, and gets one on another node
+//! have waited longest, and of one namespace at most half as many. System-critical pods do not mind it. A pod that is still not placed after the same time again loses it, and gets one on another node
 //! in its next turn. That comes only after some pod has left a node: where nothing ends no reservation can help, and
 //! reservations that moved nevertheless would keep every waiting class busy for ever.
 //!
@@ -37,8 +37,8 @@ pub(in crate::scheduler) const WORK_MAX: usize = 512;
 /// Reservations due to aging.
 #[derive(Debug, Default)]
 pub(super) struct Aged {
-    /// By uid: time of the reservation, and its node.
-    kept: BTreeMap<Arc<str>, (Duration, Arc<str>)>,
+    /// By uid.
+    kept: BTreeMap<Arc<str>, Kept>,
     /// Waiting pods whose reservation did not help, by uid.
     in_vain: BTreeMap<Arc<str>, InVain>,
     /// Position where the clean-up of `in_vain` continues.
@@ -50,6 +50,15 @@ pub(super) struct Aged {
     next_check: Duration,
     /// Number of pods and nodes examined so far.
     examined: u64,
+}
+
+/// A reservation that has begun.
+#[derive(Debug)]
+struct Kept {
+    since: Duration,
+    node: Arc<str>,
+    /// Namespace of the pod.
+    namespace: Arc<str>,
 }
 
 /// A reservation that did not help.
@@ -115,13 +124,13 @@ impl Aged {
         self.impossible
             .retain(|class, since| parked.get(*class).is_some() && now.saturating_sub(*since) < after);
         self.tidy(cluster);
-        let over = self.kept.iter().filter(|(_, (since, _))| now.saturating_sub(*since) >= after);
+        let over = self.kept.iter().filter(|(_, kept)| now.saturating_sub(kept.since) >= after);
         over.map(|(uid, _)| uid.clone()).collect()
     }
 
     /// Records that a nomination has ended. If it was a reservation, and the pod still waits, it did not help.
     pub(super) fn ended(&mut self, uid: &str, cluster: &Cluster) {
-        if let Some((uid, (since, node))) = self.kept.remove_entry(uid) {
+        if let Some((uid, Kept { since, node, .. })) = self.kept.remove_entry(uid) {
             let (ended, departures) = (since + cluster.config.reserve_after, cluster.ledger.departures());
             self.in_vain.insert(uid, InVain { ended, node, departures });
         }
@@ -150,7 +159,7 @@ impl Aged {
         now: Duration,
         work: &mut usize,
     ) -> Option<Reservation> {
-        let most = 1 + cluster.inventory().node_count() / NODES_EACH;
+        let most = most_kept(cluster);
         while let Some(search) = self.search.take().filter(|_| self.kept.len() < most) {
             if *work == 0 {
                 self.search = Some(search);
@@ -192,8 +201,15 @@ impl Aged {
         now: Duration,
         work: &mut usize,
     ) -> Option<Search> {
+        let mut of_namespace: BTreeMap<&str, usize> = BTreeMap::new();
+        self.kept.values().for_each(|kept| *of_namespace.entry(&kept.namespace).or_default() += 1);
+        let share = (most_kept(cluster) / 2).max(1);
+        let has_share = |namespace: &str| of_namespace.get(namespace).is_some_and(|kept| *kept >= share);
         let candidate = |uid: &Arc<str>| {
             let pod = cluster.waiting.get(uid).filter(|_| !nominations.has(uid))?;
+            if has_share(&pod.source.namespace) {
+                return None;
+            }
             let former = self.in_vain.get(uid);
             let since = former.map_or(pod.arrived, |former| former.ended);
             let aged = now.saturating_sub(since) >= cluster.config.reserve_after
@@ -236,7 +252,7 @@ impl Aged {
         let inventory = cluster.inventory();
         let name = |at: usize| inventory.name(NodeId(at as u32));
         let row = |at: usize| inventory.row(NodeId(at as u32));
-        let taken: BTreeSet<&Arc<str>> = self.kept.values().map(|(_, node)| node).collect();
+        let taken: BTreeSet<&Arc<str>> = self.kept.values().map(|kept| &kept.node).collect();
         let last = self.in_vain.get(&uid).map(|former| &former.node);
         let to = inventory.len().min(from + *work).max(from);
         *work -= to - from;
@@ -256,8 +272,10 @@ impl Aged {
         if !could_take(&class, row(at)) {
             return Ok(None);
         }
-        self.kept.insert(uid.clone(), (now, name(at).clone()));
-        Ok(Some((uid, name(at).clone())))
+        let (node, pod) = (name(at).clone(), cluster.waiting.get(&uid));
+        let namespace = pod.map(|pod| pod.source.namespace.clone()).unwrap_or_default();
+        self.kept.insert(uid.clone(), Kept { since: now, node: node.clone(), namespace });
+        Ok(Some((uid, node)))
     }
 
     /// Returns whether this pod has a reservation due to aging on a node that could still take it.
@@ -266,6 +284,11 @@ impl Aged {
         self.kept.contains_key(uid)
             && class.is_some_and(|class| could_take(class, cluster.inventory().row(node)))
     }
+}
+
+/// Returns how many reservations there may be at a time.
+fn most_kept(cluster: &Cluster) -> usize {
+    1 + cluster.inventory().node_count() / NODES_EACH
 }
 
 /// Returns whether a node would take a pod of the class if its pods ended.

@@ -60,7 +60,8 @@ fn few_nodes_are_kept_at_a_time_and_those_that_wait_longest_come_first() {
     }
     for at in 0..10 {
         bench.tick(at * S);
-        bench.apply(pod(&format!("p{at}"), 600 + i64::from(at)));
+        let namespace = if at % 2 == 0 { "even" } else { "odd" };
+        bench.apply(Pod { namespace: namespace.into(), ..pod(&format!("p{at}"), 600 + i64::from(at)) });
         bench.work();
     }
     for second in 60..75 {
@@ -79,6 +80,42 @@ fn few_nodes_are_kept_at_a_time_and_those_that_wait_longest_come_first() {
     let mut kept: Vec<_> = bench.scheduler.nominated_pods().map(|(uid, _)| uid.to_string()).collect();
     kept.sort();
     assert_eq!(kept, ["p2", "p3"]);
+}
+
+#[test]
+fn a_namespace_gets_half_of_the_reservations_and_critical_pods_do_not_mind_them() {
+    let nodes: Vec<String> = (0..300).map(|at| format!("n{at}")).collect();
+    let nodes: Vec<&str> = nodes.iter().map(|name| &**name).collect();
+    let mut bench = Bench::new(1, &nodes);
+    bench.scheduler.cluster.config.reserve_after = AFTER;
+    for node in &nodes {
+        bench.apply(on(node, pod(&format!("first-on-{node}"), 500)));
+        bench.apply(on(node, pod(&format!("second-on-{node}"), 500)));
+    }
+    for at in 0..10 {
+        let namespace = if at < 9 { "many" } else { "few" };
+        bench.apply(Pod { namespace: namespace.into(), ..pod(&format!("p{at}"), 600) });
+        bench.work();
+    }
+    for second in 60..75 {
+        bench.tick(second * S);
+        bench.work();
+    }
+    let kept: BTreeMap<_, _> =
+        bench.scheduler.nominated_pods().map(|(uid, node)| (uid.to_string(), node.clone())).collect();
+    let uids: Vec<_> = kept.keys().map(String::as_str).collect();
+    assert_eq!(uids, ["p0", "p1", "p9"], "of four");
+    // Room on a node that is kept is taken by a critical pod only.
+    let node = &kept["p0"];
+    bench.scheduler.delete_pod(&format!("first-on-{node}").as_str().into());
+    bench.collect();
+    bench.apply(Pod { priority: 1_000_000_000, ..pod("important", 500) });
+    bench.work();
+    assert_eq!(bench.binds.len(), 0);
+    bench.apply(Pod { priority: 2_000_000_000, ..pod("critical", 500) });
+    bench.work();
+    let bound: Vec<_> = bench.binds.iter().map(|bind| (&*bind.uid, &bind.node)).collect();
+    assert_eq!(bound, [("critical", node)]);
 }
 
 #[test]
