@@ -375,6 +375,8 @@ fn values_that_are_unknown_or_wrong_are_refused_with_their_name() {
         ("config: {schedulerNames: [a, a]}", "/config/schedulerNames"),
         ("config: {healthAddress: 10261}", "/config/healthAddress"),
         ("config: {healthAddress: null}", "healthAddress"),
+        ("config: {recommender: {prometheus: {url: 'http://p', bearerToken: t}}}", "bearerToken"),
+        ("recommender: {enabled: true, credentialsSecret: p}", "needs config.recommender.prometheus"),
         ("service: {port: 0}", "/service/port"),
         ("image: {digest: sha256:12}", "/image/digest"),
         (

@@ -146,6 +146,14 @@ ca:
 {{- if .Values.recommender.enabled }}
 {{- $_ := set $config.recommender "enabled" true }}
 {{- end }}
+{{- if .Values.recommender.credentialsSecret }}
+{{- $prometheus := required "recommender.credentialsSecret needs config.recommender.prometheus" $config.recommender.prometheus }}
+{{- if $prometheus.basicAuth }}
+{{- $_ := set $prometheus.basicAuth "passwordFile" "/etc/berth-prometheus/password" }}
+{{- else }}
+{{- $_ := set $prometheus "bearerTokenFile" "/etc/berth-prometheus/token" }}
+{{- end }}
+{{- end }}
 {{- if .Values.apply.webhook.enabled }}
 {{- $_ := set $config.recommender.apply "webhook" true }}
 {{- end }}

@@ -1,13 +1,13 @@
 //! Configuration of Prometheus: address, metrics, labels, limits and credentials.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use reqwest::Url;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use berth_model::validate::{lasts, refuse, whole_number, within};
 use berth_model::{ConfigDuration, InvalidField};
@@ -48,7 +48,9 @@ pub struct PrometheusConfig {
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1048576, max = 2147483648_u32))]
     pub max_response_bytes: u32,
-    /// Sent as `Authorization: Bearer …`. Use a file to keep the token out of this configuration.
+    /// Sent as `Authorization: Bearer …`. Only flags of upstream set it.
+    #[serde(skip_serializing, deserialize_with = "refused")]
+    #[schemars(skip)]
     pub bearer_token: Option<Secret>,
     /// File with the bearer token. Read again for every request, so the token can be rotated.
     pub bearer_token_file: Option<PathBuf>,
@@ -81,16 +83,28 @@ pub struct LabelNames {
 pub struct BasicAuth {
     /// Name of the user.
     pub user: String,
-    /// Password. Use a file to keep it out of this configuration.
+    /// Only flags of upstream set it.
+    #[serde(skip_serializing, deserialize_with = "refused")]
+    #[schemars(skip)]
     pub password: Option<Secret>,
     /// File with the password. Read again for every request.
     pub password_file: Option<PathBuf>,
 }
 
 /// A string that is never printed.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
+
+/// Refuses a credential in a configuration, which in a cluster is a ConfigMap.
+fn refused<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
+    match Option::<IgnoredAny>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(_) => Err(D::Error::custom(
+            "credentials do not belong in a configuration: write them to a file, and name that in bearerTokenFile or \
+             basicAuth.passwordFile (with Helm: put them into a Secret, and name that in recommender.credentialsSecret)",
+        )),
+    }
+}
 
 impl Secret {
     pub fn new(text: impl Into<String>) -> Self {
@@ -108,26 +122,6 @@ const REDACTED: &str = "(secret)";
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(REDACTED)
-    }
-}
-
-impl Serialize for Secret {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(REDACTED)
-    }
-}
-
-impl JsonSchema for Secret {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Secret".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "minLength": 1})
     }
 }
 

@@ -55,6 +55,28 @@ fn the_guard_leaves_the_cluster_and_berth_itself_a_way_to_start() {
 }
 
 #[test]
+fn credentials_for_prometheus_come_from_a_secret() {
+    let prometheus = |more: &str| {
+        let objects = rendered(&format!(
+            "config: {{recommender: {{prometheus: {{url: 'http://p'{more}}}}}}}\n\
+             recommender: {{enabled: true, credentialsSecret: prometheus-login}}"
+        ));
+        let pod = &the("Deployment", &objects)["spec"]["template"]["spec"];
+        let volumes = pod["volumes"].as_array().unwrap();
+        let volume = volumes.iter().find(|it| it["name"] == "prometheus").expect("mounted");
+        assert_eq!(volume["secret"]["secretName"], "prometheus-login");
+        let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|it| it["name"] == "prometheus").expect("mounted");
+        assert_eq!(mount["mountPath"], "/etc/berth-prometheus");
+        loaded_config(&objects).recommender.prometheus.expect("configured")
+    };
+    let token = prometheus("");
+    assert_eq!(token.bearer_token_file, Some("/etc/berth-prometheus/token".into()));
+    let basic = prometheus(", basicAuth: {user: me}").basic_auth.expect("basic");
+    assert_eq!(basic.password_file, Some("/etc/berth-prometheus/password".into()));
+}
+
+#[test]
 fn the_webhook_of_pods_never_keeps_them_away() {
     let objects = rendered(APPLY);
     let webhooks = the("MutatingWebhookConfiguration", &objects)["webhooks"].as_array().unwrap();

@@ -112,6 +112,19 @@ fn there_is_one_kind_of_credentials_and_it_is_complete() {
 }
 
 #[test]
+fn credentials_in_a_configuration_are_refused() {
+    for text in [r#"{"bearerToken": "hunter2"}"#, r#"{"basicAuth": {"user": "me", "password": "hunter2"}}"#] {
+        let refused = serde_json::from_str::<PrometheusConfig>(text).expect_err("refused").to_string();
+        assert!(
+            refused.contains("name that in bearerTokenFile") && !refused.contains("hunter2"),
+            "{refused}"
+        );
+    }
+    let unset: PrometheusConfig = serde_json::from_str(r#"{"bearerToken": null}"#).expect("not set");
+    assert_eq!(unset, PrometheusConfig::default());
+}
+
+#[test]
 fn secrets_are_never_printed() {
     let config =
         PrometheusConfig { bearer_token: Some(Secret::new("hunter2")), ..PrometheusConfig::default() };
