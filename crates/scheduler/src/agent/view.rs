@@ -177,7 +177,7 @@ mod tests {
                 ledger.delete_node(&name);
             }
             _ => {
-                let node = Node { name, unschedulable: at % 2 == 0, ..Node::default() };
+                let node = Node { name, unschedulable: at.is_multiple_of(2), ..Node::default() };
                 ledger.apply_node(node);
             }
         }

@@ -57,7 +57,7 @@ impl Gangs {
         preemption: &Preemption,
     ) -> bool {
         let gone: BTreeSet<&str> = victims.map(|victim| &*victim.pod.uid).collect();
-        let names: BTreeSet<_> = gone.iter().filter_map(|uid| Some(&self.placed.get(*uid)?.0)).collect();
+        let names: BTreeSet<_> = gone.iter().filter_map(|uid| Some(&self.placed.get(uid)?.0)).collect();
         names.into_iter().all(|name| {
             let (Some(allocation), Some(gang)) = (self.allocations.get(name), self.all.get(name)) else {
                 return true;
