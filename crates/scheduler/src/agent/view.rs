@@ -18,8 +18,8 @@ pub struct View {
     news: Vec<NodeId>,
     /// Original rows of the altered ones, in the order of alteration.
     altered: Vec<(NodeId, Row)>,
-    /// Progress of [`View::approach`]: the next row, and the revision of the inventory at its beginning.
-    scan: Option<(usize, Revision)>,
+    /// Changed rows with their revisions, newest first: a buffer.
+    changes: Vec<(NodeId, Revision)>,
     /// Number of rows to make room for.
     room: usize,
 }
@@ -28,7 +28,6 @@ impl View {
     /// Reverts all alterations and copies the rows that changed since the last call. Returns their number.
     pub fn catch_up(&mut self, inventory: &Inventory) -> usize {
         self.restore();
-        self.scan = None;
         if inventory.revision() == self.seen {
             return 0;
         }
@@ -52,11 +51,14 @@ impl View {
         self.news.len()
     }
 
-    /// Does a part of what [`View::catch_up`] does, which copies at most `most` rows. Returns whether nothing is left. Until then, only
-    /// this and `catch_up` may be called.
+    /// Does a part of what [`View::catch_up`] does: copies at most `most` rows, those that changed first. Returns whether nothing is left.
+    /// Until then, only this and `catch_up` may be called.
     pub fn approach(&mut self, inventory: &Inventory, most: usize) -> bool {
         self.restore();
-        if self.scan.is_none() && inventory.revision() - self.seen <= most as Revision {
+        let before = self.seen;
+        self.changes.clear();
+        self.changes.extend(inventory.changed_since(before));
+        if self.changes.len() <= most {
             self.catch_up(inventory);
             return true;
         }
@@ -64,25 +66,18 @@ impl View {
         if self.rows.capacity() < self.room {
             return false;
         }
-        let (next, target) = self.scan.unwrap_or((0, inventory.revision()));
-        let end = (next + most).min(inventory.len());
-        if self.rows.len() < end {
-            self.rows.resize_with(end, Row::default);
-        }
-        for id in (next..end).map(|at| NodeId(at as u32)) {
+        for at in (self.changes.len() - most..self.changes.len()).rev() {
+            let (id, revision) = self.changes[at];
             let row = inventory.row(id);
-            if row.revision > self.seen {
-                self.rows[id.index()].clone_from(row);
-                self.touch(id);
-                if row.node_revision > self.seen {
-                    self.renewed.record(id, self.revision);
-                }
+            if self.rows.len() <= id.index() {
+                self.rows.resize_with(id.index() + 1, Row::default);
             }
-        }
-        // Rows that have changed since the beginning are copied again.
-        self.scan = (end < inventory.len()).then_some((end, target));
-        if self.scan.is_none() {
-            self.seen = target;
+            self.rows[id.index()].clone_from(row);
+            self.touch(id);
+            if row.node_revision > before {
+                self.renewed.record(id, self.revision);
+            }
+            self.seen = revision;
         }
         false
     }

@@ -180,6 +180,11 @@ impl Inventory {
         self.loosened
     }
 
+    /// Returns the rows that changed since `seen` with the revisions of their last changes, newest first.
+    pub fn changed_since(&self, seen: Revision) -> impl Iterator<Item = (NodeId, Revision)> {
+        self.journal.since(seen)
+    }
+
     /// Passes every row that changed since `seen` to `take`, newest first. Returns the revision now seen.
     pub fn catch_up(&self, seen: Revision, mut take: impl FnMut(NodeId, &Row)) -> Revision {
         for (id, _) in self.journal.since(seen) {
