@@ -61,10 +61,17 @@ async fn listed_after(pods: &WatchProgress, lists: u64) {
 /// Returns what proves that our view contains every bind that was executed before this call; `None`: it does not yet, as far as is
 /// known.
 async fn prove(engine: &Engine, client: &Client, pods: &WatchProgress) -> kube::Result<Option<&'static str>> {
-    let BoundPods { version, mut uids, all } = list_bound(client).await?;
-    if let (false, Some(version)) = (all, version) {
-        return reach(client, pods, version).await;
+    let mut bound = list_bound(client, Pages::First).await?;
+    if let (false, Some(version)) = (bound.all, bound.version) {
+        match reach(client, pods, version).await {
+            // Our watch has gone on with a bookmark since its last change, and the server no longer knows what came before.
+            Err(kube::Error::Api(status)) if status.code == 410 => {
+                bound = list_bound(client, Pages::All).await?;
+            }
+            known => return known,
+        }
     }
+    let BoundPods { version, mut uids, .. } = bound;
     let asked = Instant::now();
     loop {
         engine.retain_uncharged(&mut uids);
@@ -90,8 +97,16 @@ struct BoundPods {
     all: bool,
 }
 
-/// Reads the first page of bound pods, or all of them if versions cannot be compared.
-async fn list_bound(client: &Client) -> kube::Result<BoundPods> {
+/// How much of a list to read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    /// The first page, if versions can be compared.
+    First,
+    All,
+}
+
+/// Reads bound pods.
+async fn list_bound(client: &Client, pages: Pages) -> kube::Result<BoundPods> {
     let api: Api<Pod> = Api::all(client.clone());
     let fields = format!("spec.nodeName!=,{LIVE_PODS}");
     let mut params = ListParams::default().fields(&fields).limit(PAGE_SIZE);
@@ -102,7 +117,9 @@ async fn list_bound(client: &Client) -> kube::Result<BoundPods> {
         uids.extend(page.items.into_iter().filter_map(|pod| pod.metadata.uid));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             None => return Ok(BoundPods { version, uids, all: true }),
-            Some(_) if version.is_some() => return Ok(BoundPods { version, uids, all: false }),
+            Some(_) if version.is_some() && pages == Pages::First => {
+                return Ok(BoundPods { version, uids, all: false });
+            }
             Some(token) => params = params.continue_token(&token),
         }
     }
@@ -168,6 +185,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
+    use berth_scheduler::testing::with_engine;
 
     /// Returns a client of an API server that answers a list with two pages, read at version 20, and a watch with these events; and the
     /// paths that were asked for.
@@ -200,15 +218,17 @@ mod tests {
     #[tokio::test]
     async fn one_page_of_a_large_cluster_is_read() {
         let (client, paths) = server("20", "");
-        let bound = list_bound(&client).await.expect("a list");
+        let bound = list_bound(&client, Pages::First).await.expect("a list");
         assert_eq!((bound.version, bound.uids.len(), bound.all), (Some(20), 1, false));
         assert_eq!(paths.lock().len(), 1);
+        let bound = list_bound(&client, Pages::All).await.expect("a list");
+        assert_eq!((bound.version, bound.uids.len(), bound.all), (Some(20), 2, true));
     }
 
     #[tokio::test]
     async fn all_pages_are_read_where_versions_cannot_be_compared() {
         let (client, paths) = server("opaque", "");
-        let bound = list_bound(&client).await.expect("a list");
+        let bound = list_bound(&client, Pages::First).await.expect("a list");
         assert_eq!((bound.version, bound.uids.len(), bound.all), (None, 2, true));
         assert_eq!(paths.lock().len(), 2);
     }
@@ -240,5 +260,20 @@ mod tests {
         let gone = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#;
         let (client, _) = server("20", gone);
         assert!(reach(&client, &WatchProgress::reached(7), 20).await.is_err());
+    }
+
+    #[test]
+    fn where_the_server_no_longer_knows_what_came_after_our_last_change_all_bound_pods_are_read() {
+        let gone = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        with_engine(|engine, _| {
+            runtime.block_on(async {
+                let (client, paths) = server("20", gone);
+                let proof = prove(engine, &client, &WatchProgress::reached(7)).await.expect("an answer");
+                assert_eq!(proof, None, "the pod has not been seen");
+                // The first page, the short watch, and both pages.
+                assert_eq!(paths.lock().len(), 4);
+            });
+        });
     }
 }
