@@ -15,7 +15,6 @@ pub struct View {
     seen: Revision,
     /// Revision of this copy: grows with every copied or altered row.
     revision: Revision,
-    news: Vec<NodeId>,
     /// Original rows of the altered ones, in the order of alteration.
     altered: Vec<(NodeId, Row)>,
     /// Changed rows with their revisions, newest first: a buffer.
@@ -34,39 +33,39 @@ impl View {
         if self.rows.len() < inventory.len() {
             self.rows.resize_with(inventory.len(), Row::default);
         }
-        let before = self.seen;
-        self.news.clear();
-        self.seen = inventory.catch_up(before, |id, row| {
-            self.rows[id.index()].clone_from(row);
-            self.news.push(id);
-        });
-        // Oldest first: journals only grow.
-        for at in (0..self.news.len()).rev() {
-            let id = self.news[at];
-            self.touch(id);
-            if self.rows[id.index()].node_revision > before {
-                self.renewed.record(id, self.revision);
-            }
-        }
-        self.news.len()
+        self.list_changes(inventory);
+        self.copy_oldest(inventory, self.changes.len());
+        self.seen = inventory.revision();
+        self.changes.len()
     }
 
     /// Does a part of what [`View::catch_up`] does: copies at most `most` rows, those that changed first. Returns whether nothing is left.
     /// Until then, only this and `catch_up` may be called.
     pub fn approach(&mut self, inventory: &Inventory, most: usize) -> bool {
         self.restore();
-        let before = self.seen;
-        self.changes.clear();
-        self.changes.extend(inventory.changed_since(before));
-        if self.changes.len() <= most {
-            self.catch_up(inventory);
-            return true;
-        }
-        self.room = inventory.len();
-        if self.rows.capacity() < self.room {
+        self.list_changes(inventory);
+        if self.changes.len() > most {
+            self.room = inventory.len();
+            if self.rows.capacity() >= self.room {
+                self.copy_oldest(inventory, most);
+            }
             return false;
         }
-        for at in (self.changes.len() - most..self.changes.len()).rev() {
+        self.copy_oldest(inventory, self.changes.len());
+        self.seen = inventory.revision();
+        true
+    }
+
+    fn list_changes(&mut self, inventory: &Inventory) {
+        self.changes.clear();
+        self.changes.extend(inventory.changed_since(self.seen));
+    }
+
+    /// Copies the rows that changed first, as many of the listed changes.
+    fn copy_oldest(&mut self, inventory: &Inventory, count: usize) {
+        let before = self.seen;
+        // Journals only grow.
+        for at in (self.changes.len() - count..self.changes.len()).rev() {
             let (id, revision) = self.changes[at];
             let row = inventory.row(id);
             if self.rows.len() <= id.index() {
@@ -79,7 +78,6 @@ impl View {
             }
             self.seen = revision;
         }
-        false
     }
 
     /// Makes room for the rows that [`View::approach`] is to copy. Needs no lock.

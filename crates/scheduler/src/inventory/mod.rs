@@ -1,7 +1,7 @@
 //! Node rows, their journal, and the ledger of bound and assumed pods.
 //!
 //! May not know: kube, tokio, clocks. Every change to a row gives it the next global revision and moves it to the head
-//! of the journal; agents copy the rows newer than the revision they have seen ([`Inventory::catch_up`]).
+//! of the journal; agents copy the rows newer than the revision they have seen ([`Inventory::changed_since`]).
 
 mod journal;
 mod ledger;
@@ -185,14 +185,6 @@ impl Inventory {
         self.journal.since(seen)
     }
 
-    /// Passes every row that changed since `seen` to `take`, newest first. Returns the revision now seen.
-    pub fn catch_up(&self, seen: Revision, mut take: impl FnMut(NodeId, &Row)) -> Revision {
-        for (id, _) in self.journal.since(seen) {
-            take(id, self.row(id));
-        }
-        self.revision
-    }
-
     fn charge(&mut self, id: NodeId, holding: &Holding) {
         self.rows[id.index()].charge(holding);
         self.touch(id);
@@ -312,16 +304,15 @@ mod tests {
     }
 
     #[test]
-    fn catching_up_gives_each_changed_row_once_with_its_newest_state() {
+    fn each_changed_row_is_listed_once_with_its_newest_state() {
         let mut inventory = Inventory::default();
         inventory.apply_node(node("a"));
         inventory.apply_node(node("b"));
         let seen = inventory.revision();
         inventory.apply_node(Node { unschedulable: true, ..node("a") });
         inventory.delete_node("a");
-        let mut news = Vec::new();
-        let now = inventory.catch_up(seen, |id, row| news.push((id, row.node.is_some())));
-        assert_eq!(news, [(NodeId(0), false)]);
-        assert_eq!(now, inventory.revision());
+        let news: Vec<_> = inventory.changed_since(seen).collect();
+        assert_eq!(news, [(NodeId(0), inventory.revision())]);
+        assert!(inventory.row(NodeId(0)).node.is_none());
     }
 }

@@ -409,8 +409,8 @@ impl Parked {
         let from = self.cursor[agent];
         let after = (Bound::Included(from), Bound::Unbounded);
         let before = (Bound::Unbounded, Bound::Excluded(from));
-        let next = self.groups.range(after).chain(self.groups.range(before)).map(|(_, group)| group);
-        let next = next.into_iter().find(is_due).map(|group| group.class.clone());
+        let groups = self.groups.range(after).chain(self.groups.range(before));
+        let next = groups.map(|(_, group)| group).find(is_due).map(|group| group.class.clone());
         self.paced[agent] = first.filter(|_| next.is_none());
         let Some(class) = next else {
             if first.is_none() {
