@@ -108,8 +108,9 @@ pub struct Config {
 
     /// Time after which a pod that fits on no node gets a reservation on one node, also against pods with a
     /// higher priority except system-critical ones, until it fits there. At most 1 % of the nodes are reserved,
-    /// for the pods that have waited longest, half of them for one namespace. A reservation ends after the same time; the pod gets one on another node later, but only
-    /// after some pod has left a node. This prevents starvation by a steady stream of other pods. `0s` disables it.
+    /// for the pods that have waited longest, half of them for one namespace. A reservation ends after the same
+    /// time; the pod gets one on another node later, but only after some pod has left a node. This prevents
+    /// starvation by a steady stream of other pods. `0s` disables it.
     pub reserve_after: ConfigDuration,
 
     /// Time that a pod with an assigned node waits for its claims to be bound. After that, it gives up the

@@ -5,6 +5,7 @@
 //! replicas have that forward reviews to the leader.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use axum::Router;
 use axum::extract::{Path, Request, State};
@@ -16,7 +17,6 @@ use parking_lot::RwLock;
 use ring::digest::{SHA256, digest};
 
 use super::access::Access;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Decides who may call the webhooks. Clones share the tokens.
 #[derive(Clone, Default)]
