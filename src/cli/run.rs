@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -27,8 +27,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use berth_config::{Config, NAMESPACE_FILE};
+use berth_controllers::leadership::{self, Leadership};
 use berth_controllers::tasks::{Tasks, ended, host_name};
-use berth_controllers::{leadership, recommender, scaler};
+use berth_controllers::{recommender, scaler};
 use berth_kube_io::certificates::{FOLLOW_EVERY, Rotation};
 use berth_kube_io::client::without_retries;
 use berth_kube_io::placement::{BindCounters, KubeClaims, KubeStore, drive};
@@ -88,6 +89,8 @@ const EVICTIONS_QUEUED_MAX: usize = 1_024;
 const SAVE_ESTIMATES: Duration = Duration::from_secs(60);
 /// Shutdown: time for binds in flight to settle and for reports to be sent.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
+/// Shutdown: time until the watch has shown the last binds. Without it, the next leader needs longer.
+const SEEN_MAX: Duration = Duration::from_millis(300);
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT.
@@ -259,12 +262,15 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         store: &store,
         leadership: &leadership,
     };
-    let trust = serving::trust(&config, secure.as_ref().map(|(_, secure)| secure.clone()));
+    let trust = serving::trust(&config, &cluster, secure.as_ref().map(|(_, secure)| secure.clone()));
     let hints = Arc::default();
     let watches = applying::watch_store(&config);
     let mutate = applying::webhook(&config, &watches, &histograms, &hints);
     let routes = serving::routes(&mut tasks, &config, asked, &health, (&histograms, &sources), trust)?;
     let routes = Served { mutate, ..routes };
+    let callers = routes.extender.is_some() || routes.guard.is_some() || routes.mutate.is_some();
+    let shutdown_delay = if callers { config.serving.shutdown_delay.get() } else { Duration::ZERO };
+    let secure_server = secure.as_ref().map(|(_, secure)| secure.clone());
     if let Some((listener, secure)) = secure {
         follow_certificates(&mut tasks, &client, &config, &secure);
         let door = follow_webhook_paths(&mut tasks, &client, &config);
@@ -353,15 +359,24 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         health.set_broken();
     }
     health.set_stopping();
+    if let Some(secure) = secure_server {
+        secure.drain();
+    }
+    leadership.announce_exit();
+    if result.is_ok() && !shutdown_delay.is_zero() {
+        tracing::info!(?shutdown_delay, "stopping: clients go over to other replicas");
+        tokio::time::sleep(shutdown_delay).await;
+    }
     if let Some(recommends) = recommends {
         recommends.finish().await;
     }
-    // From now on, another replica answers reviews.
     leadership.stop_deciding();
     engine.stop();
     // Only after the agents have ended no more binds can arrive.
     let agents_ended = tokio::task::spawn_blocking(|| threads.join()).await?;
-    leadership.keep_leases_if(!settle(&engine).await);
+    let binds_known = settle(&engine, &leadership).await.then(|| sources.pod_watch.progress.version());
+    // Without reviews and binds in flight, nothing of this process can take effect any more.
+    leadership.keep_leases_if(!engine.binds_under_way().are_settled(), binds_known);
     // Leadership is released only now that no request of this process is in flight.
     let _ = stop_work.send(false);
     let _ = tokio::join!(report, tell_allocations);
@@ -574,21 +589,32 @@ async fn carry_out_claims(
     }
 }
 
-/// Waits, with a timeout, until no bind is in flight: neither our own nor one that we allowed. Returns
-/// whether none is left.
-async fn settle(engine: &Engine) -> bool {
-    let settled = async {
-        while engine.binds_under_way() > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+/// Waits until `done`, at most for this time. Returns whether it was.
+async fn await_most(most: Duration, done: impl Fn() -> bool) -> bool {
+    let look = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let settled = tokio::time::timeout(SETTLE_MAX, settled).await.is_ok();
-    if !settled {
-        let binds = engine.binds_under_way();
-        tracing::warn!(
-            binds,
-            "stopping with binds whose result is unknown; the next start reads their results"
-        );
+    tokio::time::timeout(most, look).await.is_ok()
+}
+
+/// Waits, with timeouts, until no bind is in flight, neither our own nor one that we allowed, and until the watch has shown the
+/// last ones. Returns whether it has.
+async fn settle(engine: &Engine, leadership: &Leadership) -> bool {
+    let began = Instant::now();
+    // Our own binds are reviewed, too: reviews go on until these have ended. Then they wait for the next leader.
+    await_most(SETTLE_MAX, || engine.binds_under_way().requested == 0).await;
+    leadership.stop_reviewing();
+    let left = SETTLE_MAX.saturating_sub(began.elapsed());
+    if await_most(left, || engine.binds_under_way().are_settled()).await {
+        return await_most(SEEN_MAX, || engine.binds_under_way().unseen == 0).await;
     }
-    settled
+    let binds = engine.binds_under_way();
+    tracing::warn!(
+        requested = binds.requested,
+        held = binds.held,
+        "stopping with binds whose result is unknown; the next start reads their results"
+    );
+    false
 }

@@ -103,6 +103,7 @@ config:
     names: [scheduler.example.com]
     secret: scheduler-certificate
     maxConnections: 256
+    shutdownDelay: 10s
   extender: {clients: [kube-scheduler], maxBodyBytes: 134217728}
   guard: {patience: 100ms, hold: 90s}
   estimatorFile: /var/lib/berth/latencies.json

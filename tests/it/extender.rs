@@ -129,8 +129,9 @@ async fn a_kube_scheduler_is_known_by_its_client_certificate() {
     };
     let (servers, clients) = (Ca::new("servers"), Ca::new("clients"));
     let server = servers.server(in_seconds(3_600));
-    let scheduler = clients.client("kube-scheduler", "system", in_seconds(3_600));
-    let stranger = clients.client("stranger", "system", in_seconds(3_600));
+    let scheduler = clients.client("system:kube-scheduler", "system", in_seconds(3_600));
+    // With the cluster's CA, every kubelet has a certificate.
+    let stranger = clients.client("system:node:a", "system:nodes", in_seconds(3_600));
     let server_ca = write("server-ca.crt", &servers.certificate);
     let config = json!({
         "serving": {
@@ -139,7 +140,7 @@ async fn a_kube_scheduler_is_known_by_its_client_certificate() {
             "keyFile": write("server.key", &server.key),
             "clientCaFile": write("client-ca.crt", &clients.certificate),
         },
-        "extender": {"enabled": true, "clients": ["kube-scheduler"]},
+        "extender": {"enabled": true},
     });
     let lines: Vec<_> =
         config.as_object().expect("an object").iter().map(|(k, v)| format!("{k}: {v}")).collect();

@@ -1,6 +1,7 @@
 //! The binding guard as a webhook of a real API server: no client can overcommit a node.
 
 mod replicas;
+mod rolling;
 mod strangers;
 
 use std::net::SocketAddr;

@@ -54,6 +54,9 @@ pub struct Serving {
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 65536))]
     pub max_connections: u32,
+    /// Time after the signal to stop during which a process with the extender or a webhook goes on as before,
+    /// except that it is not ready: clients need it to go over to other replicas.
+    pub shutdown_delay: ConfigDuration,
 }
 
 /// berth as an extender of kube-scheduler.
@@ -65,8 +68,8 @@ pub struct ExtenderConfig {
     /// Also serve the extender in plain HTTP at `healthAddress`, which must be a loopback address: for a
     /// kube-scheduler on the same host or in the same pod. Every process there can then bind pods.
     pub plaintext: bool,
-    /// Common names of the client certificates that may call the extender. Empty: every certificate of
-    /// `serving.clientCaFile`.
+    /// Common names of the client certificates that may call the extender. Any other client needs the verb `post`
+    /// on the nonResourceURLs of `/extender`, by RBAC.
     #[serde(deserialize_with = "names")]
     pub clients: Vec<String>,
     /// Maximum size of a request, in bytes. A list of nodes takes 20 KB per node if `nodeCacheCapable` is
@@ -108,13 +111,19 @@ impl Default for Serving {
             webhook_configuration: String::new(),
             mutating_webhook_configuration: String::new(),
             max_connections: 1_024,
+            shutdown_delay: ConfigDuration::from_secs(5),
         }
     }
 }
 
 impl Default for ExtenderConfig {
     fn default() -> Self {
-        ExtenderConfig { enabled: false, plaintext: false, clients: Vec::new(), max_body_bytes: 64 << 20 }
+        ExtenderConfig {
+            enabled: false,
+            plaintext: false,
+            clients: vec!["system:kube-scheduler".to_owned()],
+            max_body_bytes: 64 << 20,
+        }
     }
 }
 
@@ -151,6 +160,11 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
         }
     }
     within("serving.maxConnections", serving.max_connections, 1..=65_536)?;
+    lasts(
+        "serving.shutdownDelay",
+        serving.shutdown_delay,
+        ConfigDuration::from_secs(0)..=ConfigDuration::from_secs(300),
+    )?;
     within("extender.maxBodyBytes", extender.max_body_bytes, 1 << 20..=1 << 30)?;
     if extender.enabled && extender.plaintext && !config.health_address.ip().is_loopback() {
         return refuse(

@@ -73,6 +73,7 @@ serving:
   webhookConfiguration: berth
   mutatingWebhookConfiguration: mutating
   maxConnections: 64
+  shutdownDelay: 10s
 extender: {enabled: true, clients: [kube-scheduler], maxBodyBytes: 2097152}
 guard: {enabled: true, requireClientCertificate: true, patience: 100ms, hold: 90s}
 recommender:
@@ -157,6 +158,7 @@ logFormat: json
             webhook_configuration: "berth".into(),
             mutating_webhook_configuration: "mutating".into(),
             max_connections: 64,
+            shutdown_delay: ConfigDuration::from_secs(10),
         },
         extender: ExtenderConfig {
             enabled: true,

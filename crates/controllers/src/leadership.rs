@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::tasks::{Tasks, ended, host_name};
 use berth_config::{Config, NAMESPACE_FILE};
 use berth_kube_io::client::without_retries;
-use berth_kube_io::{Deadline, Elector, Fence, Holder, LeaseConfig, MemberLeases, WatchCounters};
+use berth_kube_io::{Deadline, Elector, Fence, Holder, LeaseConfig, LeaseExit, MemberLeases, WatchCounters};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::Share;
 use berth_telemetry::Health;
@@ -37,8 +37,8 @@ pub struct Leadership {
     decides: Decides,
     /// The replica that decides.
     pub holder: watch::Receiver<Option<Holder>>,
-    /// For each lease: whether to let it expire instead of releasing it.
-    keep: Arc<[Arc<AtomicBool>]>,
+    /// For each lease.
+    exits: Arc<[LeaseExit]>,
 }
 
 /// Whether this process decides about the binds of all: it holds the Lease and has read the existing binds.
@@ -48,6 +48,13 @@ struct Decides {
     ready: Arc<Mutex<Option<u64>>>,
     deadline: Option<Deadline>,
     stopping: Arc<AtomicBool>,
+    handing_over: Arc<AtomicBool>,
+}
+
+impl Decides {
+    fn new(deadline: Option<Deadline>) -> Decides {
+        Decides { ready: Arc::default(), deadline, stopping: Arc::default(), handing_over: Arc::default() }
+    }
 }
 
 impl Leadership {
@@ -59,9 +66,15 @@ impl Leadership {
     /// Returns the term in which this process decides about the binds of all replicas now. To be called
     /// before each answer about a bind.
     pub fn decides(&self) -> Option<u64> {
-        let Decides { ready, deadline, stopping } = &self.decides;
+        self.reviews().filter(|_| !self.decides.stopping.load(Ordering::Acquire))
+    }
+
+    /// Returns the term in which this process reviews the binds of others now: longer than it decides about anything else, because
+    /// its last own binds are reviewed, too.
+    pub fn reviews(&self) -> Option<u64> {
+        let Decides { ready, deadline, handing_over, .. } = &self.decides;
         let term = term_of(deadline.as_ref());
-        term.filter(|_| !stopping.load(Ordering::Acquire) && *ready.lock() == term)
+        term.filter(|_| !handing_over.load(Ordering::Acquire) && *ready.lock() == term)
     }
 
     /// Returns whether this process still decides, in this term.
@@ -69,15 +82,33 @@ impl Leadership {
         self.decides() == Some(term)
     }
 
-    /// Stops all decisions.
+    /// Returns whether a decision that began in this term still counts: other than for [`Leadership::decides`], the process may
+    /// have begun to hand over, as long as it holds the Lease.
+    pub fn may_finish(&self, term: u64) -> bool {
+        term_of(self.decides.deadline.as_ref()) == Some(term)
+    }
+
+    /// Tells other replicas that this process will stop, so that one of them takes over at once.
+    pub fn announce_exit(&self) {
+        self.exits.iter().for_each(LeaseExit::announce);
+    }
+
+    /// Begins no more decisions, except reviews. Those that have begun may finish.
     pub fn stop_deciding(&self) {
         self.decides.stopping.store(true, Ordering::Release);
     }
 
-    /// At the end, the leases are released only if no request of this process can take effect any more.
-    pub fn keep_leases_if(&self, keep: bool) {
-        for lease in &*self.keep {
-            lease.store(keep, Ordering::Release);
+    /// Begins no more reviews, either. Those that have begun may finish.
+    pub fn stop_reviewing(&self) {
+        self.decides.handing_over.store(true, Ordering::Release);
+    }
+
+    /// At the end, the leases are released only if no request of this process can take effect any more. `binds_known`: the version of
+    /// pods up to which this process has seen all binds that it made or allowed.
+    pub fn keep_leases_if(&self, keep: bool, binds_known: Option<u64>) {
+        for exit in &*self.exits {
+            exit.keep_if(keep);
+            exit.set_binds_known(binds_known.unwrap_or_default());
         }
     }
 }
@@ -119,15 +150,22 @@ pub fn lead(
     if !election.enabled {
         // Receivers keep their last value when the sender is dropped.
         let (places, holder) = (watch::channel(true).1, watch::channel(None).1);
-        let decides = Decides { ready: Arc::default(), deadline: None, stopping: Arc::default() };
+        let decides = Decides::new(None);
         let (to, ready) = (engine.clone(), decides.ready.clone());
-        let (term, health) = (|| Some(ONLY_TERM), health.clone());
+        let (health, at_end) = (health.clone(), decides.stopping.clone());
         health.set_catching_up(true);
-        follow(tasks, engine, (client, pods), (places.clone(), term), move |term| {
-            set(&to, Some(&ready), term);
+        follow(tasks, engine, (client, pods), (places.clone(), None), move |term| {
+            set(&to, &at_end, Some(&ready), term);
             health.set_catching_up(false);
         });
-        return Ok(Leadership { places, deadline: None, fence: None, decides, holder, keep: Arc::default() });
+        return Ok(Leadership {
+            places,
+            deadline: None,
+            fence: None,
+            decides,
+            holder,
+            exits: Arc::default(),
+        });
     }
     let host = host_name();
     // A restarted container has the name and process id of its predecessor, whose requests may still be in
@@ -147,21 +185,19 @@ pub fn lead(
     };
     let (elector, leading) = Elector::new(client.clone(), lease.clone())?;
     let (deadline, holder) = (elector.deadline(), elector.holder());
-    let decides =
-        Decides { ready: Arc::default(), deadline: Some(deadline.clone()), stopping: Arc::default() };
-    let keep = elector.keep();
+    let decides = Decides::new(Some(deadline.clone()));
+    let exit = elector.exit();
     tasks.spawn("leader election", elector.run(ended(working.clone())));
     let (to, ready) = (engine.clone(), decides.ready.clone());
     if !election.active_active {
-        let of = deadline.clone();
-        let leads = (leading.clone(), move || of.term());
-        follow(tasks, engine, (client, pods), leads, move |term| set(&to, Some(&ready), term));
+        let (leads, at_end) = ((leading.clone(), Some(deadline.clone())), decides.stopping.clone());
+        follow(tasks, engine, (client, pods), leads, move |term| set(&to, &at_end, Some(&ready), term));
         let fence = Some(Fence::new(deadline.clone(), &lease));
-        let keep = [keep].into();
-        return Ok(Leadership { places: leading, deadline: Some(deadline), fence, decides, holder, keep });
+        let exits = [exit].into();
+        return Ok(Leadership { places: leading, deadline: Some(deadline), fence, decides, holder, exits });
     }
 
-    follow(tasks, engine, (client.clone(), pods), (leading, move || deadline.term()), move |term| {
+    follow(tasks, engine, (client.clone(), pods), (leading, Some(deadline)), move |term| {
         let before = std::mem::replace(&mut *ready.lock(), term);
         if before != term {
             let decides = term.is_some();
@@ -174,18 +210,19 @@ pub fn lead(
         ..lease
     };
     let (elector, places) = Elector::new(client.clone(), member.clone())?;
-    let (deadline, keep_member) = (elector.deadline(), elector.keep());
+    let (deadline, member_exit) = (elector.deadline(), elector.exit());
     tasks.spawn("membership", elector.run(ended(working)));
     let (members, others) = MemberLeases::new(client.clone(), member.clone(), election.name.clone());
     tasks.spawn("members", members.run());
     follow_members(tasks, engine, identity, others.clone());
-    let (to, of) = (engine.clone(), deadline.clone());
-    follow(tasks, engine, (client, pods), (places.clone(), move || of.term()), move |term| {
-        set(&to, None, term);
+    let (to, leads) = (engine.clone(), (places.clone(), Some(deadline.clone())));
+    let at_end = decides.stopping.clone();
+    follow(tasks, engine, (client, pods), leads, move |term| {
+        set(&to, &at_end, None, term);
     });
     let fence = Some(Fence::new(deadline.clone(), &member));
-    let keep = [keep, keep_member].into();
-    Ok(Leadership { places, deadline: Some(deadline), fence, decides, holder, keep })
+    let exits = [exit, member_exit].into();
+    Ok(Leadership { places, deadline: Some(deadline), fence, decides, holder, exits })
 }
 
 /// Returns the name of the member Lease of the process with this identity.
@@ -197,37 +234,41 @@ fn member_name(group: &str, identity: &str) -> String {
     format!("{group}-member-{}", identity[from..].trim_matches('-'))
 }
 
-fn set(engine: &Engine, decides: Option<&Mutex<Option<u64>>>, term: Option<u64>) {
+fn set(engine: &Engine, stopping: &AtomicBool, decides: Option<&Mutex<Option<u64>>>, term: Option<u64>) {
     let before = engine.set_term(term);
     if let Some(decides) = decides {
         *decides.lock() = term;
     }
     match (before, term.is_some()) {
         (false, true) => tracing::info!("this process schedules"),
+        (true, false) if stopping.load(Ordering::Acquire) => tracing::info!("scheduling stopped"),
         (true, false) => tracing::warn!("leadership lost, scheduling stopped"),
         _ => {}
     }
 }
 
 /// Calls `apply` when a term begins, after the existing binds have been read, and immediately when leadership
-/// ends. `leading`: a flag, and the term.
+/// ends.
 fn follow(
     tasks: &mut Tasks,
     engine: &Engine,
     (client, pods): (Client, &Arc<WatchCounters>),
-    (mut leading, term): (watch::Receiver<bool>, impl Fn() -> Option<u64> + Send + 'static),
+    (mut leading, deadline): (watch::Receiver<bool>, Option<Deadline>),
     apply: impl Fn(Option<u64>) + Send + 'static,
 ) {
     let (engine, pods) = (engine.clone(), pods.clone());
     tasks.spawn("leadership", async move {
         loop {
             let leads = *leading.borrow_and_update();
-            match term().filter(|_| leads) {
+            match term_of(deadline.as_ref()).filter(|_| leads) {
                 None => apply(None),
-                Some(term) => tokio::select! {
-                    () = await_known_binds(&engine, &client, &pods.progress) => apply(Some(term)),
-                    () = lost(leading.clone()) => {}
-                },
+                Some(term) => {
+                    let handed_over = deadline.as_ref().and_then(Deadline::handed_over);
+                    tokio::select! {
+                        () = await_known_binds(&engine, &client, &pods.progress, handed_over) => apply(Some(term)),
+                        () = lost(leading.clone()) => {}
+                    }
+                }
             }
             if leading.changed().await.is_err() {
                 // The value is final: there is no election, or the elector has ended.

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -20,6 +20,8 @@ use super::lease::{self, LeaseConfig, LeaseConfigError, LeaseRecord, LeaseStep, 
 use berth_model::with_causes;
 
 const AFTER_CONFLICT: Duration = Duration::from_millis(100);
+/// Pause of a candidate while the holder is about to release the lease, and of a former holder that looks for its successor.
+const HANDOVER_PAUSE: Duration = Duration::from_millis(50);
 
 /// A candidate for the lease.
 ///
@@ -39,7 +41,46 @@ pub struct Elector {
     warnings: Throttle,
     deadline: Deadline,
     holder: watch::Sender<Option<Holder>>,
+    exit: LeaseExit,
+    /// From the released lease that was read last: the version up to which the former holder knew all binds.
+    handed_over: Option<u64>,
+}
+
+/// How a process gives up its lease at shutdown. Clones share it.
+#[derive(Debug, Clone)]
+pub struct LeaseExit {
+    leaving: watch::Sender<bool>,
     keep: Arc<AtomicBool>,
+    /// 0: unknown.
+    binds_known: Arc<AtomicU64>,
+}
+
+impl Default for LeaseExit {
+    fn default() -> Self {
+        LeaseExit { leaving: watch::Sender::new(false), keep: Arc::default(), binds_known: Arc::default() }
+    }
+}
+
+impl LeaseExit {
+    /// Announces in the lease that it will be released, so that candidates look often. From now on this process no longer
+    /// acquires it.
+    pub fn announce(&self) {
+        self.leaving.send_replace(true);
+    }
+
+    /// Lets the lease expire at shutdown instead of being released: a request in flight may still take effect.
+    pub fn keep_if(&self, keep: bool) {
+        self.keep.store(keep, Ordering::Release);
+    }
+
+    /// Tells the successor that no bind of this process is newer than this resource version of pods.
+    pub fn set_binds_known(&self, version: u64) {
+        self.binds_known.store(version, Ordering::Release);
+    }
+
+    fn is_leaving(&self) -> bool {
+        *self.leaving.borrow()
+    }
 }
 
 /// The holder of a lease, as this process sees it.
@@ -52,6 +93,10 @@ pub struct Holder {
 
 /// The annotation of a lease with the holder's address.
 const ADDRESS: &str = "berth.dev/address";
+/// The annotation of a lease that its holder is about to release.
+const LEAVING: &str = "berth.dev/leaving";
+/// The annotation of a released lease with the resource version up to which its former holder had seen all binds.
+const BINDS_KNOWN: &str = "berth.dev/binds-known";
 /// The label of member leases with the name of their group.
 pub(super) const MEMBER_OF: &str = "berth.dev/member-of";
 
@@ -65,6 +110,7 @@ pub struct Deadline(Arc<Mutex<Term>>);
 struct Term {
     number: u64,
     until: Option<Instant>,
+    handed_over: Option<u64>,
 }
 
 impl Deadline {
@@ -80,10 +126,18 @@ impl Deadline {
         term.until.is_some_and(|until| Instant::now() < until).then_some(term.number)
     }
 
-    pub(super) fn set(&self, until: Option<Instant>) {
+    /// Returns the resource version of pods up to which the predecessor had seen all binds when it released the lease to this term.
+    pub fn handed_over(&self) -> Option<u64> {
+        self.0.lock().handed_over
+    }
+
+    pub(super) fn set(&self, until: Option<Instant>, handed_over: Option<u64>) {
         let mut term = self.0.lock();
         let lapsed = term.until.is_none_or(|until| until <= Instant::now());
-        term.number += u64::from(until.is_some() && lapsed);
+        if until.is_some() && lapsed {
+            term.number += 1;
+            term.handed_over = handed_over;
+        }
         term.until = until;
     }
 }
@@ -119,7 +173,8 @@ impl Elector {
             warnings: Throttle::default(),
             deadline: Deadline::default(),
             holder: watch::Sender::new(None),
-            keep: Arc::default(),
+            exit: LeaseExit::default(),
+            handed_over: None,
         };
         Ok((elector, receiver))
     }
@@ -134,22 +189,45 @@ impl Elector {
         self.holder.subscribe()
     }
 
-    /// Returns a flag that makes the lease expire at shutdown instead of being released: a request in flight may still take effect.
-    pub fn keep(&self) -> Arc<AtomicBool> {
-        self.keep.clone()
+    pub fn exit(&self) -> LeaseExit {
+        self.exit.clone()
     }
 
-    /// Competes for the lease until `stop` resolves, then releases it if held. No failure of the API server ends this:
-    /// the loss of the lease is published, and the candidate keeps trying.
+    /// Competes for the lease until `stop` resolves, then releases it if held and publishes who holds it next. Never returns. No
+    /// failure of the API server ends this: the loss of the lease is published, and the candidate keeps trying.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
+        let mut leaving = self.exit.leaving.subscribe();
         loop {
             tokio::select! {
                 () = self.round() => {}
+                _ = leaving.changed() => {}
                 () = &mut stop => break,
             }
         }
         self.release().await;
+        self.observe().await;
+    }
+
+    /// Publishes the holder. Never returns.
+    async fn observe(&mut self) {
+        loop {
+            let pause = match self.read().await {
+                Ok(()) if self.holder.borrow().is_some() => self.config.retry_period / 2,
+                _ => HANDOVER_PAUSE,
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn read(&mut self) -> kube::Result<()> {
+        self.seen = self.api.get_opt(&self.config.name).await?;
+        match &self.seen {
+            Some(lease) => Observed::update(&mut self.observed, record_of(lease), self.started.elapsed()),
+            None => self.observed = None,
+        }
+        self.publish_holder();
+        Ok(())
     }
 
     /// Makes one attempt at the lease, then pauses. Steps down if leadership expires meanwhile.
@@ -188,12 +266,13 @@ impl Elector {
     /// before the next attempt.
     async fn try_once(&mut self) -> kube::Result<Duration> {
         if self.seen.is_none() || self.lead_until.is_none() {
-            self.seen = self.api.get_opt(&self.config.name).await?;
-            match &self.seen {
-                Some(lease) => Observed::update(&mut self.observed, record_of(lease), self.started.elapsed()),
-                None => self.observed = None,
-            }
-            self.publish_holder();
+            self.read().await?;
+            let released = self.seen.as_ref().filter(|lease| record_of(lease).holder.is_empty());
+            self.handed_over = released.and_then(|lease| annotation(lease, BINDS_KNOWN)?.parse().ok());
+        }
+        let is_candidate = self.lead_until.is_none();
+        if is_candidate && self.exit.is_leaving() {
+            return Ok(self.pause_of_a_candidate());
         }
         let sent = Instant::now();
         let step =
@@ -231,15 +310,15 @@ impl Elector {
     fn pause_of_a_candidate(&self) -> Duration {
         let expires =
             self.observed.as_ref().map(|lease| lease.expires_in(&self.config, self.started.elapsed()));
-        let pause = self.config.retry_period / 2;
+        let is_leaving = self.seen.as_ref().is_some_and(|lease| annotation(lease, LEAVING).is_some());
+        let pause = if is_leaving { HANDOVER_PAUSE } else { self.config.retry_period / 2 };
         expires.map_or(pause, |expires| pause.min(expires + Duration::from_millis(1)))
     }
 
     fn publish_holder(&self) {
         let holder = self.seen.as_ref().and_then(|lease| {
             let identity = record_of(lease).holder;
-            let address = lease.metadata.annotations.as_ref().and_then(|all| all.get(ADDRESS));
-            let address = address.and_then(|address| address.parse().ok());
+            let address = annotation(lease, ADDRESS).and_then(|address| address.parse().ok());
             (!identity.is_empty()).then_some(Holder { identity, address })
         });
         self.holder.send_if_modified(|known| std::mem::replace(known, holder.clone()) != holder);
@@ -260,11 +339,19 @@ impl Elector {
             },
             spec: None,
         });
+        let is_released = record.holder.is_empty();
+        let known = self.exit.binds_known.load(Ordering::Acquire);
         let annotations = lease.metadata.annotations.get_or_insert_default();
-        match &self.config.address {
-            Some(address) => annotations.insert(ADDRESS.to_owned(), address.to_string()),
-            None => annotations.remove(ADDRESS),
-        };
+        for (name, value) in [
+            (ADDRESS, self.config.address.map(|address| address.to_string())),
+            (LEAVING, (!is_released && self.exit.is_leaving()).then(|| "true".to_owned())),
+            (BINDS_KNOWN, (is_released && known > 0).then(|| known.to_string())),
+        ] {
+            match value {
+                Some(value) => annotations.insert(name.to_owned(), value),
+                None => annotations.remove(name),
+            };
+        }
         if let Some(group) = &self.config.member_of {
             lease.metadata.labels.get_or_insert_default().insert(MEMBER_OF.to_owned(), group.clone());
         }
@@ -287,7 +374,7 @@ impl Elector {
             return self.step_down();
         }
         self.lead_until = Some(until);
-        self.deadline.set(self.lead_until);
+        self.deadline.set(self.lead_until, self.handed_over);
         if self.publish(true) {
             tracing::info!(lease = self.config.name, identity = self.config.identity, "leading");
         }
@@ -300,7 +387,7 @@ impl Elector {
 
     fn step_down(&mut self) {
         self.lead_until = None;
-        self.deadline.set(None);
+        self.deadline.set(None, None);
         if self.publish(false) {
             let holder = self.observed.as_ref().map(|it| it.record.holder.as_str());
             tracing::warn!(lease = self.config.name, holder, "no longer leading");
@@ -308,11 +395,11 @@ impl Elector {
     }
 
     /// Releases the lease, so that another candidate need not wait for it to expire. One attempt: expiry is the fallback.
-    async fn release(mut self) {
+    async fn release(&mut self) {
         self.lead_until = None;
-        self.deadline.set(None);
+        self.deadline.set(None, None);
         self.publish(false);
-        if self.keep.load(Ordering::Acquire) {
+        if self.exit.keep.load(Ordering::Acquire) {
             tracing::info!(lease = self.config.name, "not releasing the lease, it will expire");
             return;
         }
@@ -363,6 +450,10 @@ impl Elector {
     }
 }
 
+fn annotation<'a>(lease: &'a Lease, name: &str) -> Option<&'a str> {
+    lease.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+}
+
 pub(super) fn record_of(lease: &Lease) -> LeaseRecord {
     let spec = lease.spec.clone().unwrap_or_default();
     LeaseRecord {
@@ -390,7 +481,7 @@ mod tests {
     async fn a_deadline_passes_though_nobody_gets_to_run_the_election() {
         let deadline = Deadline::default();
         assert!(!deadline.is_ahead());
-        deadline.set(Some(Instant::now() + Duration::from_secs(2)));
+        deadline.set(Some(Instant::now() + Duration::from_secs(2)), None);
         assert!(deadline.is_ahead());
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(!deadline.is_ahead());
@@ -400,7 +491,7 @@ mod tests {
     async fn leadership_that_was_lost_and_won_again_is_another_term() {
         let deadline = Deadline::default();
         assert_eq!(deadline.term(), None);
-        let lead = || deadline.set(Some(Instant::now() + Duration::from_secs(2)));
+        let lead = || deadline.set(Some(Instant::now() + Duration::from_secs(2)), None);
         lead();
         let first = deadline.term();
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -410,7 +501,7 @@ mod tests {
         assert_eq!(deadline.term(), None);
         lead();
         assert!(deadline.term() > first, "renewed too late");
-        deadline.set(None);
+        deadline.set(None, None);
         lead();
         assert!(deadline.term() > first.map(|term| term + 1));
     }
@@ -467,5 +558,59 @@ mod tests {
         round.await;
         elector.try_once().await.expect("leads again");
         assert!(*leading.borrow() && deadline.term() > term);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_that_leaves_is_looked_at_often_and_hands_over_what_it_knows() {
+        let (answers, queue) = mpsc::unbounded_channel::<Response<Body>>();
+        let queue = Arc::new(tokio::sync::Mutex::new(queue));
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let queue = queue.clone();
+            async move { Ok::<_, Infallible>(queue.lock().await.recv().await.expect("an answer")) }
+        });
+        let client = Client::new(service, "ns");
+        let candidate = |name: &str| {
+            let config = LeaseConfig::new("ns", "berth", name);
+            Elector::new(client.clone(), config).expect("a good configuration").0
+        };
+        let (old, mut new, mut leaving) = (candidate("old"), candidate("new"), candidate("leaving"));
+        let record = |holder: &str| LeaseRecord {
+            holder: holder.to_owned(),
+            duration: Duration::from_secs(15),
+            acquired: None,
+            renewed: None,
+            transitions: 0,
+        };
+        let retry = new.config.retry_period;
+        answers.send(answer(200, &old.lease_with(None, &record("old")))).expect("sent");
+        assert_eq!(new.try_once().await.expect("read"), retry / 2);
+        old.exit().announce();
+        let announced = old.lease_with(None, &record("old"));
+        answers.send(answer(200, &announced)).expect("sent");
+        assert_eq!(new.try_once().await.expect("read"), HANDOVER_PAUSE);
+
+        old.exit().set_binds_known(77);
+        let released = old.lease_with(Some(&announced), &record(""));
+        assert!(annotation(&released, LEAVING).is_none(), "{released:?}");
+        leaving.exit().announce();
+        answers.send(answer(200, &released)).expect("sent");
+        leaving.try_once().await.expect("read");
+        assert_eq!(leaving.deadline.term(), None, "it would have to release it again");
+        let taken = new.lease_with(Some(&released), &record("new"));
+        answers.send(answer(200, &released)).expect("sent");
+        answers.send(answer(200, &taken)).expect("sent");
+        new.try_once().await.expect("leads");
+        assert_eq!((new.deadline.term(), new.deadline.handed_over()), (Some(1), Some(77)));
+        assert!(annotation(&taken, BINDS_KNOWN).is_none(), "it says nothing about later binds");
+
+        // Of a lease that was left to expire, nothing is known.
+        let mut third = candidate("third");
+        answers.send(answer(200, &taken)).expect("sent");
+        third.try_once().await.expect("read");
+        tokio::time::advance(Duration::from_secs(15)).await;
+        answers.send(answer(200, &taken)).expect("sent");
+        answers.send(answer(200, &third.lease_with(Some(&taken), &record("third")))).expect("sent");
+        third.try_once().await.expect("leads");
+        assert_eq!((third.deadline.term(), third.deadline.handed_over()), (Some(1), None));
     }
 }

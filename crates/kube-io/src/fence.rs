@@ -158,7 +158,7 @@ mod tests {
     async fn a_connection_writes_nothing_once_the_deadline_has_passed() {
         let (ours, mut theirs) = tokio::io::duplex(64);
         let deadline = Deadline::default();
-        deadline.set(Some(Instant::now() + Duration::from_secs(2)));
+        deadline.set(Some(Instant::now() + Duration::from_secs(2)), None);
         let mut stream = Fenced { inner: TokioIo::new(ours), deadline };
         let mut write = async |bytes: &'static [u8]| {
             poll_fn(|context| Pin::new(&mut stream).poll_write(context, bytes)).await

@@ -38,7 +38,7 @@ pub mod webhook_path;
 
 pub use allocations::{AllocationWriter, StatusCounters};
 pub use convert::{Interner, read_new_pod};
-pub use elector::{Deadline, Elector, Holder};
+pub use elector::{Deadline, Elector, Holder, LeaseExit};
 pub use evictor::Evictor;
 pub use fence::Fence;
 pub use guarded::{BadObject, Guarded, ObjectId};

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use parking_lot::Mutex;
@@ -18,8 +18,12 @@ pub const FORWARDED: &str = "berth-forwarded";
 
 /// A bind takes as long as the API server takes.
 const BIND_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a bind waits for a replica that decides.
+const BIND_PATIENCE: Duration = Duration::from_secs(5);
 /// The API server's timeout for a review is 1 s.
-const REVIEW_TIMEOUT: Duration = Duration::from_millis(900);
+pub const REVIEW_TIMEOUT: Duration = Duration::from_millis(900);
+/// Interval between two attempts while no replica decides: the lease is being handed over.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Leadership of this process, and a client for the leader. Cheap to clone.
@@ -29,16 +33,41 @@ pub struct Forward {
 }
 
 struct Shared {
-    own_term: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    ours: OwnTerm,
     leader: watch::Receiver<Option<Holder>>,
     trust: Trust,
     client: Mutex<Option<(Holder, String, Client)>>,
+}
+
+/// Leadership of this process. Each is called for every request.
+pub struct OwnTerm {
+    /// Returns the term in which this process may begin binds now.
+    pub binds: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    /// Returns the term in which this process may begin reviews now.
+    pub reviews: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    /// Returns whether decisions that began in this term may still finish.
+    pub finishes: Box<dyn Fn(u64) -> bool + Send + Sync>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct BindingResult {
     error: String,
+}
+
+/// How long to ask for a leader.
+struct Patience {
+    most: Duration,
+    /// Timeout of one attempt; `None`: what is left.
+    attempt: Option<Duration>,
+}
+
+/// Where a request that arrived at this process was answered.
+pub enum Elsewhere<T = Bytes> {
+    /// By the leader.
+    Answered(T),
+    /// This process decides by now.
+    Here,
 }
 
 /// TLS trust and credentials between replicas.
@@ -52,39 +81,73 @@ pub struct Trust {
 }
 
 impl Forward {
-    /// `ours` is called for each request and returns the term in which this process leads now.
-    pub fn new(
-        ours: impl Fn() -> Option<u64> + Send + Sync + 'static,
-        leader: watch::Receiver<Option<Holder>>,
-        trust: Trust,
-    ) -> Self {
-        Forward {
-            shared: Arc::new(Shared { own_term: Box::new(ours), leader, trust, client: Mutex::default() }),
+    pub fn new(ours: OwnTerm, leader: watch::Receiver<Option<Holder>>, trust: Trust) -> Self {
+        Forward { shared: Arc::new(Shared { ours, leader, trust, client: Mutex::default() }) }
+    }
+
+    /// Returns the term in which this process may begin binds, if it may.
+    pub fn own_bind_term(&self) -> Option<u64> {
+        (self.shared.ours.binds)()
+    }
+
+    /// Returns the term in which this process may begin reviews, if it may.
+    pub fn own_review_term(&self) -> Option<u64> {
+        (self.shared.ours.reviews)()
+    }
+
+    /// Returns whether decisions that began in this term still count.
+    pub fn may_finish(&self, term: u64) -> bool {
+        (self.shared.ours.finishes)(term)
+    }
+
+    /// Posts to the leader until it answers, this process decides itself, or no attempt may begin any more. While the lease changes
+    /// hands, no replica decides for a moment.
+    ///
+    /// # Errors
+    /// Why the last attempt failed.
+    async fn persist(
+        &self,
+        path: &str,
+        body: Bytes,
+        own_term: impl Fn() -> Option<u64>,
+        Patience { most, attempt }: Patience,
+    ) -> Result<Elsewhere, String> {
+        let began = Instant::now();
+        loop {
+            let timeout = attempt.unwrap_or_else(|| most.saturating_sub(began.elapsed()));
+            match self.post(path, body.clone(), timeout).await {
+                Ok(answer) => return Ok(Elsewhere::Answered(answer)),
+                Err(why) if began.elapsed() + LOOK_AGAIN >= most => return Err(why),
+                Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+            if own_term().is_some() {
+                return Ok(Elsewhere::Here);
+            }
         }
     }
 
-    /// Returns the term in which this process leads, if it does.
-    pub fn own_term(&self) -> Option<u64> {
-        (self.shared.own_term)()
-    }
-
-    /// Forwards a bind to the leader. `body` is `ExtenderBindingArgs`.
+    /// Forwards a bind to the leader. `body` is `ExtenderBindingArgs`. A bind may be repeated.
     ///
     /// # Errors
-    /// The error the leader returned, or why the leader could not be reached.
-    pub async fn bind(&self, body: Bytes) -> Result<(), String> {
-        let answer = self.post("/extender/bind", body, BIND_TIMEOUT).await?;
+    /// The error the leader returned, or why no leader could be reached.
+    pub async fn bind(&self, body: Bytes) -> Result<Elsewhere<()>, String> {
+        let patience = Patience { most: BIND_PATIENCE, attempt: Some(BIND_TIMEOUT) };
+        let answered = self.persist("/extender/bind", body, &self.shared.ours.binds, patience).await?;
+        let Elsewhere::Answered(answer) = answered else {
+            return Ok(Elsewhere::Here);
+        };
         let result: BindingResult = serde_json::from_slice(&answer)
             .map_err(|error| format!("cannot decode the leader's response: {error}"))?;
-        if result.error.is_empty() { Ok(()) } else { Err(result.error) }
+        if result.error.is_empty() { Ok(Elsewhere::Answered(())) } else { Err(result.error) }
     }
 
     /// Forwards a review to the leader. Both bodies are an `AdmissionReview`.
     ///
     /// # Errors
-    /// Why the leader could not be reached.
-    pub async fn review(&self, body: Bytes) -> Result<Bytes, String> {
-        self.post(super::guard::PATH, body, REVIEW_TIMEOUT).await
+    /// Why no leader could be reached.
+    pub async fn review(&self, body: Bytes, most: Duration) -> Result<Elsewhere, String> {
+        let patience = Patience { most, attempt: None };
+        self.persist(super::guard::PATH, body, &self.shared.ours.reviews, patience).await
     }
 
     async fn post(&self, path: &str, body: Bytes, timeout: Duration) -> Result<Bytes, String> {

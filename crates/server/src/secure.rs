@@ -8,7 +8,7 @@ mod places;
 mod validity;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::Router;
@@ -48,6 +48,7 @@ struct Shared {
     material: Mutex<Material>,
     connections_max: usize,
     counters: Arc<TlsCounters>,
+    draining: Arc<AtomicBool>,
 }
 
 /// Counters for metrics.
@@ -84,7 +85,14 @@ impl Secure {
             material: Mutex::new(material),
             connections_max: config.max_connections as usize,
             counters: Arc::new(counters),
+            draining: Arc::default(),
         })))
+    }
+
+    /// Asks clients, with each answer, to close their HTTP/1 connections: they connect to another replica before this one stops. An
+    /// HTTP/2 connection can be ended at any time without the loss of a request.
+    pub fn drain(&self) {
+        self.0.draining.store(true, Relaxed);
     }
 
     pub fn counters(&self) -> Arc<TlsCounters> {
@@ -165,7 +173,11 @@ impl Secure {
                 self.0.counters.refused.fetch_add(1, Relaxed);
                 continue;
             };
-            let ends = connection::Ends { tls: self.0.tls.subscribe(), stopping: stopping.subscribe() };
+            let ends = connection::Ends {
+                tls: self.0.tls.subscribe(),
+                stopping: stopping.subscribe(),
+                draining: self.0.draining.clone(),
+            };
             let (router, counters) = (router.clone(), self.0.counters.clone());
             connections.spawn(async move {
                 let _open = Open::new(&counters.open);

@@ -15,7 +15,7 @@ use berth_kube_io::placement::KubeStore;
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
 use berth_scheduler::engine::Engine;
 use berth_server::extender::{Binder, Extender, Judge};
-use berth_server::forward::{Forward, Trust};
+use berth_server::forward::{Forward, OwnTerm, Trust};
 use berth_server::guard::Guard;
 use berth_server::metrics::{Histograms, MetricSources, Metrics};
 use berth_server::{Secure, Served};
@@ -48,8 +48,13 @@ pub(super) fn routes(
 ) -> Result<Served> {
     let ServingContext { engine, cluster, store, leadership } = asked;
     let reader = PodReader::new(cluster.clone())?;
-    let decides = leadership.clone();
-    let forward = Forward::new(move || decides.decides(), leadership.holder.clone(), trust);
+    let (binds, reviews, finishes) = (leadership.clone(), leadership.clone(), leadership.clone());
+    let ours = OwnTerm {
+        binds: Box::new(move || binds.decides()),
+        reviews: Box::new(move || reviews.reviews()),
+        finishes: Box::new(move |term| finishes.may_finish(term)),
+    };
+    let forward = Forward::new(ours, leadership.holder.clone(), trust);
     let agent = agent_configs(config).first().map(|agent| AgentConfig {
         seed: JUDGE,
         cache: CacheLimits { slots: JUDGED_CLASSES, ..agent.cache },
@@ -74,17 +79,14 @@ pub(super) fn routes(
     Ok(Served { metrics, health, judge, extender, guard, mutate: None, fragmentation })
 }
 
-/// Returns how replicas authenticate each other: by the CA of the certificate that they share.
-pub(super) fn trust(config: &Config, secure: Option<Secure>) -> Trust {
+/// Returns how replicas authenticate each other: by the CA of the certificate that they share, and the token with which they
+/// authenticate to the API server.
+pub(super) fn trust(config: &Config, cluster: &kube::Config, secure: Option<Secure>) -> Trust {
     let file = config.serving.ca_file.clone();
     let ca = move || match &file {
         Some(file) => std::fs::read_to_string(file).ok(),
         None => secure.as_ref().map(Secure::chain),
     };
     let name = config.serving.names.first().cloned().unwrap_or_else(|| "localhost".to_owned());
-    Trust { ca: Box::new(ca), name, token_file: TOKEN_FILE.exists().then(|| TOKEN_FILE.to_path_buf()) }
+    Trust { ca: Box::new(ca), name, token_file: cluster.auth_info.token_file.as_ref().map(PathBuf::from) }
 }
-
-/// File with the service account token of a pod.
-static TOKEN_FILE: std::sync::LazyLock<PathBuf> =
-    std::sync::LazyLock::new(|| PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/token"));

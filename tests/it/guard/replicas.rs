@@ -8,13 +8,13 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 
 /// A Service for tests: forwards connections to the running replicas, in turn.
-struct Service {
-    address: SocketAddr,
+pub(super) struct Service {
+    pub(super) address: SocketAddr,
     backends: Arc<Mutex<Vec<SocketAddr>>>,
 }
 
 impl Service {
-    async fn start() -> Service {
+    pub(super) async fn start() -> Service {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("its address");
         let backends: Arc<Mutex<Vec<SocketAddr>>> = Arc::default();
@@ -38,7 +38,7 @@ impl Service {
         Service { address, backends }
     }
 
-    fn set(&self, backends: Vec<SocketAddr>) {
+    pub(super) fn set(&self, backends: Vec<SocketAddr>) {
         *self.backends.lock() = backends;
     }
 }

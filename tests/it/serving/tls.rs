@@ -257,3 +257,29 @@ async fn a_stop_lets_requests_under_way_end() {
         client.get(server.address, "/who").await.expect_err("the port is closed");
     }
 }
+
+#[tokio::test]
+async fn a_server_that_will_stop_has_its_http_1_clients_connect_anew_and_goes_on() {
+    let servers = Ca::new("servers");
+    let folder = tempfile::tempdir().expect("a folder");
+    let config =
+        Serving { client_ca_file: None, ..files(folder.path(), &servers.server(in_seconds(HOUR)), "") };
+    let server = Server::start(&config).await;
+    for (version, closes) in [(Version::Http1, true), (Version::Http2, false)] {
+        let client = Client::new(&servers.certificate, None, version);
+        let mut connection = client.connect(server.address).await.expect("connected");
+        for _ in 0..2 {
+            connection.get("/who").await.expect("it stays open");
+        }
+        server.secure.drain();
+        connection.get("/who").await.expect("it is still answered");
+        match closes {
+            true => await_until(SOON, "it is closed", async || connection.is_closed()).await,
+            false => assert!(
+                connection.get("/who").await.is_ok(),
+                "it is ended with a frame, when the server stops"
+            ),
+        }
+        client.get(server.address, "/who").await.expect("others are served, too");
+    }
+}

@@ -121,7 +121,8 @@ impl Shadow {
         }
         let own = self.assumed.get(uid).map(|(at, _)| at);
         let is_charged = own.is_some() || self.is_held(uid);
-        let is_held_there = self.holds.contains_key(&(uid.clone(), node.clone()));
+        let hold = self.holds.get(&(uid.clone(), node.clone()));
+        let is_held_there = hold.is_some();
         if *review == BindReview::Unknown {
             let waits = self.pods.get(uid).is_some_and(|pod| !pod.deleting);
             let is_known = own.is_some() || waits || read.is_some();
@@ -138,6 +139,8 @@ impl Shadow {
             };
         };
         let rejection = self.rejection(&pod, there);
+        // A request that nobody reviewed may have filled a former node since.
+        let has_room_there = hold.is_some_and(|hold| hold.latest || rejection.is_ok());
         let counts = &*pod.scheduler_name == "berth" && self.pods.contains_key(uid) && !pod.deleting;
         // What is charged already uses no more of its quota.
         let excess = if counts && !is_charged { self.judge_quota(&pod) } else { Ok(()) };
@@ -148,7 +151,7 @@ impl Shadow {
             BindReview::Allowed => rejection.and(excess).or_else(|why| wrong(&why)),
             BindReview::Refused(BindRefusal::OwnBind(at)) if own == Some(at) && at != node => Ok(()),
             BindReview::Refused(why) => match why {
-                _ if is_held_there && own.is_none() => wrong("its room there is held"),
+                _ if has_room_there && own.is_none() => wrong("its room there is held"),
                 BindRefusal::GrantedToOthers(_) if own == Some(node) && rejection.is_err() => Ok(()),
                 BindRefusal::NoLongerFits { .. } if rejection.is_err() => Ok(()),
                 BindRefusal::OverQuota { .. } if excess.is_err() => Ok(()),

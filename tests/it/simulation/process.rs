@@ -118,6 +118,7 @@ impl Shadow {
     /// the watch has not reported it yet.
     pub fn vanished(&mut self, uid: &str) {
         self.assumed.remove(uid);
+        self.end_holds(uid);
         match self.pods.get_mut(uid) {
             Some(pod) if pod.node_name.is_none() => pod.deleting = true,
             _ => {

@@ -151,6 +151,11 @@ impl Berth {
     /// SIGTERM; returns how it ended.
     pub async fn terminate(&mut self) -> ExitStatus {
         self.signal("TERM");
+        self.wait().await
+    }
+
+    /// Waits until it has ended after SIGTERM; returns how.
+    pub async fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         await_until(Duration::from_secs(30), "berth ends after SIGTERM", async || {
             status = self.child.try_wait().expect("our child");

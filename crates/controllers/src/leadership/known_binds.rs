@@ -28,8 +28,14 @@ const SHORT_WATCH: u32 = 3;
 /// * a change that the watch has delivered and that is as new as a consistent read made after this call. In a large cluster pods change
 ///   all the time;
 /// * of a cluster whose bound pods are read at once: the watch has delivered each of them;
-/// * a second, short watch, which begins where ours is and gets to that read: ours has delivered its last change.
-pub(super) async fn await_known_binds(engine: &Engine, client: &Client, pods: &WatchProgress) {
+/// * a second, short watch, which begins where ours is and gets to that read: ours has delivered its last change;
+/// * a change as new as the version up to which the previous leader had seen all binds when it released the lease (`handed_over`).
+pub(super) async fn await_known_binds(
+    engine: &Engine,
+    client: &Client,
+    pods: &WatchProgress,
+    handed_over: Option<u64>,
+) {
     let began = Instant::now();
     let lists = pods.lists_begun();
     while !engine.synced() {
@@ -39,6 +45,7 @@ pub(super) async fn await_known_binds(engine: &Engine, client: &Client, pods: &W
         tokio::select! {
             biased;
             () = listed_after(pods, lists) => break "a list",
+            () = reached(pods, handed_over.unwrap_or(u64::MAX)) => break "the previous leader",
             proven = prove(engine, client, pods) => match proven {
                 Ok(Some(by)) => break by,
                 Ok(None) => tracing::debug!("the watch has not delivered all bound pods yet"),

@@ -2,7 +2,7 @@
 
 use super::{Engine, Operation};
 use crate::placement::{BindOutcome, Binding, ClaimOrder};
-use crate::scheduler::Eviction;
+use crate::scheduler::{BindsUnderWay, Eviction};
 
 impl Engine {
     /// Settles a bind: confirms the charge of the pod, or releases it and requeues the pod. To be called exactly once for each bind.
@@ -23,9 +23,8 @@ impl Engine {
         self.with(Operation::Bind, |scheduler, now| scheduler.eviction_finished(eviction, ended, now));
     }
 
-    /// Returns the number of binds that are charged and whose outcome is unknown: own binds, and those of other clients that the guard
-    /// or the extender allowed. Constant time.
-    pub fn binds_under_way(&self) -> usize {
+    /// Returns the numbers of binds whose outcome is not known, or not yet seen. Constant time.
+    pub fn binds_under_way(&self) -> BindsUnderWay {
         self.with(Operation::Bind, |scheduler, _| scheduler.binds_under_way())
     }
 }

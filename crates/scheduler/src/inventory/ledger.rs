@@ -65,10 +65,14 @@ pub struct Ledger {
     /// By pod uid. Never iterated where order could matter. Boxed: half of the slots of a table that has grown are empty.
     charges: ShardedMap<Box<Charge>>,
     assumed: usize,
+    /// Number of charged pods that no watch has shown on their nodes.
+    unseen: usize,
     /// Number of times an assumed pod was observed by a watch.
     arrivals: u64,
     /// Number of times a pod left a node or changed there.
     departures: u64,
+    /// Number of times that a pod came whose priority was lower than that of all others.
+    lowered: u64,
     /// Uids of the pods of each node, in no particular order.
     by_node: Vec<Vec<Arc<str>>>,
     /// Uids of the pods of each namespace.
@@ -220,6 +224,11 @@ impl Ledger {
         self.accounts.take_freed()
     }
 
+    /// Returns the number of charged pods that no watch has shown on their nodes yet.
+    pub fn unseen(&self) -> usize {
+        self.unseen
+    }
+
     /// Returns the number of charged pods, and how many of them are only assumed.
     pub fn counts(&self) -> (usize, usize) {
         (self.charges.len(), self.assumed)
@@ -260,6 +269,7 @@ impl Ledger {
         self.insert(uid, Charge { node, holding, assumed: false, seen: None });
         if let Some(old) = old {
             self.assumed -= usize::from(old.assumed);
+            self.unseen -= usize::from(old.seen.is_none());
             self.release(&old);
         }
     }
@@ -362,7 +372,9 @@ impl Ledger {
     /// Records what a watch reported about a charged pod.
     pub fn note_seen(&mut self, pod: PodRef, generation: i64, started_s: Option<i64>) {
         if let Some(charge) = self.charges.get_mut(&pod.uid) {
-            self.arrivals += u64::from(charge.seen.is_none());
+            let is_new = charge.seen.is_none();
+            self.arrivals += u64::from(is_new);
+            self.unseen -= usize::from(is_new);
             let PodRef { namespace, name, scheduler_name, .. } = pod;
             charge.seen = Some(Seen { namespace, name, scheduler_name, generation, started_s });
         }
@@ -395,6 +407,11 @@ impl Ledger {
         Some(Occupant { pod, generation, holding: charge.holding.clone(), started_s })
     }
 
+    /// Returns how often a pod came whose priority was lower than that of all charged pods.
+    pub fn lowered(&self) -> u64 {
+        self.lowered
+    }
+
     /// Returns the lowest priority of any charged pod.
     pub fn lowest_priority(&self) -> Option<i32> {
         self.priorities.first_key_value().map(|(priority, _)| *priority)
@@ -406,6 +423,7 @@ impl Ledger {
             return false;
         };
         self.assumed -= usize::from(charge.assumed);
+        self.unseen -= usize::from(charge.seen.is_none());
         self.unuse(uid, &charge);
         self.release(&charge);
         true
@@ -468,6 +486,7 @@ impl Ledger {
     }
 
     fn count_priority(&mut self, priority: i32, comes: bool) {
+        self.lowered += u64::from(comes && self.lowest_priority().is_none_or(|lowest| priority < lowest));
         let count = self.priorities.entry(priority).or_default();
         *count = if comes { *count + 1 } else { count.saturating_sub(1) };
         if *count == 0 {
@@ -481,6 +500,7 @@ impl Ledger {
             "a row counts its pods to know when it is vacant"
         );
         self.assumed += usize::from(charge.assumed);
+        self.unseen += usize::from(charge.seen.is_none());
         if self.by_node.len() <= charge.node.index() {
             self.by_node.resize_with(charge.node.index() + 1, Vec::new);
         }
@@ -755,6 +775,8 @@ mod tests {
                 prop_assert_eq!(walked, charged);
                 let assumed = ledger.charges.values().filter(|c| c.assumed).count();
                 prop_assert_eq!(ledger.counts(), (ledger.charges.len(), assumed));
+                let unseen = ledger.charges.values().filter(|c| c.seen.is_none()).count();
+                prop_assert_eq!(ledger.unseen(), unseen);
             }
         }
     }

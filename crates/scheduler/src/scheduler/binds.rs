@@ -33,6 +33,7 @@ impl Scheduler {
             BindOutcome::Vanished => {
                 self.remove(uid);
                 self.discharge(uid);
+                self.forget_foreign(uid);
             }
             BindOutcome::Refused(why) => match self.cluster.ledger.charge_of(uid) {
                 Some(charge) if charge.assumed => {

@@ -97,6 +97,24 @@ pub struct ForeignCounts {
     pub binds: usize,
 }
 
+/// Numbers of binds whose outcome is not known, or not yet seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BindsUnderWay {
+    /// Requested by this process, of its own pods and of the extender.
+    pub requested: usize,
+    /// Requested by other clients and allowed.
+    pub held: usize,
+    /// Charged pods that no watch has shown on their nodes yet.
+    pub unseen: usize,
+}
+
+impl BindsUnderWay {
+    /// Returns whether the outcome of all is known.
+    pub fn are_settled(self) -> bool {
+        self.requested == 0 && self.held == 0
+    }
+}
+
 impl ForeignBinds {
     pub(super) fn counts(&self) -> ForeignCounts {
         ForeignCounts {
@@ -129,16 +147,21 @@ impl ForeignBinds {
     fn remove(&mut self, uid: &str) -> Vec<Arc<str>> {
         self.pods.remove(uid);
         self.holds.remove(uid);
+        let former = self.former_of(uid);
+        former.iter().for_each(|name| {
+            self.former.remove(name);
+        });
+        former
+    }
+
+    /// Returns the names of the pod's reservations on former nodes.
+    fn former_of(&self, uid: &str) -> Vec<Arc<str>> {
         if self.former.is_empty() {
             return Vec::new();
         }
         let first = former_name(uid, "");
         let names = self.former.range(first.clone()..).map(|(name, _)| name);
-        let former: Vec<_> = names.take_while(|name| name.starts_with(&*first)).cloned().collect();
-        former.iter().for_each(|name| {
-            self.former.remove(name);
-        });
-        former
+        names.take_while(|name| name.starts_with(&*first)).cloned().collect()
     }
 
     pub(super) fn pods(&self) -> impl Iterator<Item = &Pod> {
@@ -195,7 +218,7 @@ impl ForeignBinds {
 
     /// Returns whether a request of another client to bind this pod was granted, and its outcome is unknown.
     pub(super) fn is_granted(&self, uid: &str) -> bool {
-        self.holds.contains_key(uid) || self.binds.contains(uid)
+        self.holds.contains_key(uid) || self.binds.contains(uid) || !self.former_of(uid).is_empty()
     }
 
     /// Reviews a binding whose node is charged already.
@@ -261,10 +284,13 @@ impl Scheduler {
         self.foreign.counts()
     }
 
-    /// Returns the number of binds, of this and other schedulers, that are charged and whose outcome is unknown.
-    pub fn binds_under_way(&self) -> usize {
+    pub fn binds_under_way(&self) -> BindsUnderWay {
         let foreign = self.foreign.counts();
-        self.binds() + foreign.binds + foreign.holds
+        BindsUnderWay {
+            requested: self.binds() + foreign.binds,
+            held: foreign.holds,
+            unseen: self.cluster.ledger.unseen(),
+        }
     }
 
     /// Checks whether `binding`, requested from the API server by any client, fits; if so, holds its resources. `until`
@@ -443,10 +469,13 @@ impl Scheduler {
             BindOutcome::BoundElsewhere(node) => {
                 self.move_charge(uid, node);
             }
-            // Unless a watch has seen it bound in the meantime.
             BindOutcome::Vanished | BindOutcome::Refused(_) => {
+                // Unless a watch has seen it bound in the meantime.
                 if self.cluster.ledger.charge_of(uid).is_some_and(|charge| charge.assumed) {
                     self.discharge(uid);
+                }
+                if *outcome == BindOutcome::Vanished {
+                    self.forget_foreign(uid);
                 }
             }
         }

@@ -188,7 +188,7 @@ impl Preemption {
     ) {
         let lower = self.hunts.less_important_came(&cluster.ledger);
         self.gangs.retry(lower, cluster, gangs, agents, now, actions);
-        self.hunts.retry(lower, cluster, parked, &self.nominations, now, actions);
+        self.hunts.retry(lower, cluster, parked, now, actions);
     }
 
     /// Retries preemption for pods that may be able to reclaim after quotas changed.

@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::super::forward::Forward;
+use super::super::forward::{Elsewhere, Forward};
 use super::wire::BindingArgs;
 use berth_kube_io::PodReader;
 use berth_kube_io::placement::{BindCounters, KubeStore, drive};
@@ -46,8 +46,15 @@ impl Binder {
     /// # Errors
     /// Why the pod is not bound, for kube-scheduler and its events.
     pub async fn bind(&self, args: BindingArgs, body: Bytes) -> Result<(), String> {
-        let Some(term) = self.forward.own_term() else {
-            return self.forward.bind(body).await;
+        let term = loop {
+            match self.forward.own_bind_term() {
+                Some(term) => break term,
+                None => {
+                    if let Elsewhere::Answered(()) = self.forward.bind(body.clone()).await? {
+                        return Ok(());
+                    }
+                }
+            }
         };
         let wanted = Binding {
             uid: args.pod_uid.into(),
@@ -111,7 +118,7 @@ impl Binder {
         let (forward, all) = (self.forward.clone(), self.under_way.clone());
         // Continues after the caller has gone: only the end of the bind shows what is on the node.
         tokio::spawn(async move {
-            let leads = || forward.own_term() == Some(term);
+            let leads = || forward.may_finish(term);
             let outcome = drive(&store, &binding, || engine.now(), leads, &counters).await;
             tracing::debug!(pod = %binding.name, node = %binding.node, ?outcome, "bind for the extender");
             {

@@ -126,7 +126,7 @@ impl FilterOutcome<'_> {
         }
         if self.any(Option::is_none) {
             self.judged = Err(UNKNOWN_NODES.to_owned());
-        } else if self.may_change() && judge.engine.binds_under_way() > 0 {
+        } else if self.may_change() && !judge.engine.binds_under_way().are_settled() {
             self.judged = Err(ROOM_IN_DOUBT.to_owned());
         }
         self

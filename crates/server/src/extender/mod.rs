@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::Serialize;
@@ -26,6 +26,7 @@ pub use judge::Judge;
 use wire::{BindingResult, FilterResult, PreemptionResult};
 
 use super::body;
+use super::forward::FORWARDED;
 use super::metrics::{Histograms, Verb};
 use berth_config as config;
 
@@ -45,7 +46,7 @@ pub struct Extender {
     pub binder: Binder,
     pub histograms: Histograms,
     pub max_body_bytes: usize,
-    /// Common names of the client certificates that may call the extender over HTTPS; empty: every verified certificate.
+    /// Common names of the client certificates that may call the extender over HTTPS without a check by RBAC.
     pub clients: Arc<[String]>,
     slots: Semaphore,
 }
@@ -135,8 +136,16 @@ async fn preempt(State(extender): State<Arc<Extender>>, body: Body) -> Response 
     extender.carry_out(Verb::Preempt, body, work).await
 }
 
-async fn bind(State(extender): State<Arc<Extender>>, body: Body) -> Response {
+async fn bind(State(extender): State<Arc<Extender>>, headers: HeaderMap, body: Body) -> Response {
     let began = Instant::now();
+    if headers.contains_key(FORWARDED) && extender.binder.forward.own_bind_term().is_none() {
+        let why = "this berth replica does not lead\n";
+        return extender.observe(
+            Verb::Bind,
+            Answered::Refused((StatusCode::SERVICE_UNAVAILABLE, why).into_response()),
+            began,
+        );
+    }
     let answered = match body::read(body, extender.max_body_bytes).await {
         Err(refused) => Answered::Badly(refused.into_response()),
         Ok(body) => match wire::binding_args(&body) {

@@ -19,7 +19,7 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use super::forward::{FORWARDED, Forward};
+use super::forward::{Elsewhere, FORWARDED, Forward, REVIEW_TIMEOUT};
 use super::metrics::{Histograms, Verb};
 use super::{body, review};
 use berth_config as config;
@@ -212,6 +212,7 @@ async fn review(State(guard): State<Arc<Guard>>, headers: HeaderMap, body: Body)
 
 impl Guard {
     async fn respond(&self, headers: &HeaderMap, body: Body) -> (&'static str, Response) {
+        let began = Instant::now();
         let body = match body::read(body, MAX_BODY).await {
             Ok(body) => body,
             Err(refused) => return ("bad_request", refused.into_response()),
@@ -221,31 +222,34 @@ impl Guard {
             Ok(read) => read,
             Err(why) => return ("bad_request", (StatusCode::BAD_REQUEST, why).into_response()),
         };
-        let Some(term) = self.forward.own_term() else {
-            let forwarded = match headers.contains_key(FORWARDED) {
-                true => Err("this berth replica does not lead".to_owned()),
-                false => self.forward.review(body.clone()).await,
-            };
-            return match forwarded {
-                Ok(answer) => ("forwarded", json(answer)),
-                Err(why) => ("unavailable", self.unavailable(&why)),
-            };
-        };
-        match self.review_binding(&request, &subject).await {
-            Ok(_) if self.forward.own_term() != Some(term) => {
-                ("unavailable", self.unavailable("leadership was lost during the review"))
-            }
-            Ok(refused) => {
-                let (result, answer) = match refused {
-                    Some(why) => ("refused", review::refused(&request.uid, &why)),
-                    None => ("allowed", review::allowed(&request.uid, None)),
-                };
-                match answer {
-                    Ok(answer) => (result, json(answer.into())),
-                    Err(error) => ("unavailable", self.unavailable(&error.to_string())),
+        let refused = loop {
+            let Some(term) = self.forward.own_review_term() else {
+                let left = REVIEW_TIMEOUT.saturating_sub(began.elapsed());
+                if headers.contains_key(FORWARDED) {
+                    // The sender asks again, and warns.
+                    let why = "this berth replica does not lead\n";
+                    return ("unavailable", (StatusCode::SERVICE_UNAVAILABLE, why).into_response());
                 }
+                match self.forward.review(body.clone(), left).await {
+                    Ok(Elsewhere::Answered(answer)) => return ("forwarded", json(answer)),
+                    Ok(Elsewhere::Here) => continue,
+                    Err(why) => return ("unavailable", self.unavailable(&why)),
+                }
+            };
+            match self.review_binding(&request, &subject).await {
+                // Otherwise the lease was lost meanwhile, and the next leader is asked.
+                Ok(refused) if self.forward.may_finish(term) => break refused,
+                Ok(_) => {}
+                Err(why) => return ("unavailable", self.unavailable(&why)),
             }
-            Err(why) => ("unavailable", self.unavailable(&why)),
+        };
+        let (result, answer) = match refused {
+            Some(why) => ("refused", review::refused(&request.uid, &why)),
+            None => ("allowed", review::allowed(&request.uid, None)),
+        };
+        match answer {
+            Ok(answer) => (result, json(answer.into())),
+            Err(error) => ("unavailable", self.unavailable(&error.to_string())),
         }
     }
 

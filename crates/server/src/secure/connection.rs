@@ -3,12 +3,12 @@
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{HeaderValue, Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -43,6 +43,8 @@ const STREAMS_MAX: u32 = 250;
 pub(super) struct Ends {
     pub tls: watch::Receiver<Arc<ServerConfig>>,
     pub stopping: watch::Receiver<bool>,
+    /// Whether clients are asked to close HTTP/1 connections.
+    pub draining: Arc<AtomicBool>,
 }
 
 /// Serves until one side closes the connection.
@@ -68,6 +70,7 @@ pub(super) async fn serve(stream: TcpStream, router: Router, mut ends: Ends) -> 
             organizations: certificate.organizations.clone(),
         }),
         activity: activity.clone(),
+        closes: (!is_http2).then(|| ends.draining.clone()),
     };
     let http = http(is_http2);
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
@@ -155,6 +158,8 @@ struct Connection {
     router: TowerToHyperService<Router>,
     client: Option<ClientCertificate>,
     activity: Arc<Activity>,
+    /// Of HTTP/1: whether clients are asked to close it.
+    closes: Option<Arc<AtomicBool>>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Connection {
@@ -167,14 +172,18 @@ impl hyper::service::Service<Request<Incoming>> for Connection {
             request.extensions_mut().insert(client.clone());
         }
         let running = Running::new(&self.activity);
-        let answer = self.router.call(request);
+        let (answer, closes) = (self.router.call(request), self.closes.clone());
         Box::pin(async move {
             let answer = timeout(REQUEST_MAX, answer).await;
             drop(running);
-            answer.unwrap_or_else(|_| {
+            let mut answer = answer.unwrap_or_else(|_| {
                 let why = format!("the request took longer than {} s\n", REQUEST_MAX.as_secs());
                 Ok((StatusCode::REQUEST_TIMEOUT, why).into_response())
-            })
+            });
+            if let (Ok(answer), Some(true)) = (&mut answer, closes.map(|closes| closes.load(Relaxed))) {
+                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            answer
         })
     }
 }

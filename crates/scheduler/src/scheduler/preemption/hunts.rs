@@ -63,8 +63,8 @@ pub(super) struct Hunts {
     walked: Option<ClassId>,
     /// The class after which the search for hunts to retry goes on.
     looked_at: Option<ClassId>,
-    /// Lowest priority of any pod with a node, at the last check.
-    lowest: Option<i32>,
+    /// [`Ledger::lowered`] at the last check.
+    lowered: u64,
 }
 
 /// Agent, priority and class.
@@ -433,9 +433,8 @@ impl Hunts {
 
     /// Returns whether a pod with a new lowest priority has a node: preemption that failed before may succeed now.
     pub(super) fn less_important_came(&mut self, ledger: &Ledger) -> bool {
-        let lowest = ledger.lowest_priority();
-        let before = std::mem::replace(&mut self.lowest, lowest);
-        lowest.is_some_and(|lowest| before.is_none_or(|before| lowest < before))
+        // Not the lowest priority itself: between two checks, the last such pod may leave and another one come.
+        std::mem::replace(&mut self.lowered, ledger.lowered()) != ledger.lowered()
     }
 
     /// Retries classes whose preemption failed, if something changed. `lower`: pods of a new lowest priority were
@@ -445,14 +444,13 @@ impl Hunts {
         lower: bool,
         cluster: &Cluster,
         parked: &Parked,
-        nominations: &Nominations,
         now: Duration,
         actions: &mut Vec<Action>,
     ) {
         if lower {
             self.walk_all();
         }
-        self.carry_on_walk(cluster, parked, nominations, actions);
+        self.carry_on_walk(parked, actions);
         let revision = cluster.ledger.occupancy();
         let over = |known: &Hopeless| known.until <= now && known.revision != revision;
         let after = self.looked_at.take().map_or(Bound::Unbounded, Bound::Excluded);
@@ -480,26 +478,22 @@ impl Hunts {
         }
     }
 
-    /// Starts preemption for the first pods of the next parked classes, if pods of a new lowest priority came to nodes.
-    fn carry_on_walk(
-        &mut self,
-        cluster: &Cluster,
-        parked: &Parked,
-        nominations: &Nominations,
-        actions: &mut Vec<Action>,
-    ) {
+    /// Starts preemption for the next parked classes, if pods of a new lowest priority came to nodes. Which of their pods may preempt,
+    /// if any, their hunts find out.
+    fn carry_on_walk(&mut self, parked: &Parked, actions: &mut Vec<Action>) {
         if self.walks == 0 {
             return;
         }
         let groups = parked.groups_after(self.walked).take(SLICE_MAX);
-        let first = |group: &ParkedGroup| (group.class.id, group.pods.values().next().cloned());
+        let first = |group: &ParkedGroup| (group.class.id, group.pods.keys().next().copied());
         let slice: Vec<_> = groups.map(first).collect();
         self.walked = slice.last().filter(|_| slice.len() == SLICE_MAX).map(|(class, _)| *class);
         if self.walked.is_none() {
             self.walks -= 1;
         }
-        for uid in slice.into_iter().filter_map(|(_, uid)| uid) {
-            self.start(&uid, cluster, parked, nominations, actions);
+        for (class, place) in slice.into_iter().filter_map(|(class, place)| Some((class, place?))) {
+            self.by_class.entry(class).or_default().from = Some(place);
+            self.go_on(class, parked, actions);
         }
     }
 

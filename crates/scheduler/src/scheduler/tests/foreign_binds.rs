@@ -86,6 +86,20 @@ fn room_granted_to_a_pod_that_is_younger_than_a_list_stays_taken_when_the_list_e
 }
 
 #[test]
+fn room_on_a_former_node_outlives_a_list_like_that_on_the_present_one() {
+    let mut bench = guard(&["a", "b"]);
+    bench.apply(foreign("p", 600));
+    bench.review("p", "a");
+    bench.review("p", "b");
+    bench.read("p", "b", Truth::Unbound { bindable: true });
+    bench.scheduler.retain_pods(&HashSet::new());
+    bench.collect();
+    assert_eq!(bench.counts().1, 1);
+    bench.read("p", "a", Truth::Gone);
+    assert_eq!(bench.counts(), (0, 0, 0));
+}
+
+#[test]
 fn room_kept_for_a_pod_of_berth_does_not_refuse_binds_of_others() {
     for (priority, allowed) in [(KEPT_FROM_ALL, true), (GRANTED, false)] {
         let mut bench = guard(&["a"]);
@@ -265,6 +279,21 @@ fn our_own_binds_are_allowed_where_we_send_them_and_refused_elsewhere() {
 }
 
 #[test]
+fn a_hold_for_our_own_late_request_ends_when_the_store_says_that_it_has_no_effect() {
+    let mut bench = guard(&["a"]);
+    bench.apply(pod("p", 600));
+    bench.work();
+    // It has been bound, has run and ended, and the reply was lost; the request is repeated and reviewed.
+    bench.scheduler.delete_pod(&"p".into());
+    let read = pod("p", 600);
+    let review = bench.scheduler.review(&to("p", "a"), Some(&read), Some(bench.now + 60 * S));
+    assert_eq!((review, bench.counts().1, bench.cpu_taken("a")), (BindReview::Allowed, 1, 600));
+    let binding = bench.binds[0].clone();
+    bench.finish(&binding, BindOutcome::Vanished);
+    assert_eq!((bench.counts().1, bench.cpu_taken("a")), (0, 0));
+}
+
+#[test]
 fn a_pod_of_ours_that_another_replica_binds_waits_for_what_comes_of_it() {
     let mut bench = guard(&["a"]);
     bench.apply(pod("p", 600));
@@ -319,13 +348,19 @@ fn an_extenders_bind_goes_through_the_ledger_and_is_asked_for_once() {
 #[test]
 fn an_extenders_bind_that_fails_leaves_nothing_behind() {
     let mut bench = guard(&["a"]);
-    bench.apply(foreign("p", 600));
     for outcome in [BindOutcome::Refused("gates".into()), BindOutcome::Vanished] {
+        bench.apply(foreign("p", 600));
         assert_eq!(bench.asked("p", "a"), ExtenderBind::Begin(to("p", "a")));
         bench.scheduler.extender_bind_finished(&to("p", "a"), &outcome);
         bench.collect();
         assert_eq!((bench.cpu_taken("a"), bench.counts().2), (0, 0));
     }
+    assert_eq!(
+        bench.asked("p", "a"),
+        ExtenderBind::Unknown,
+        "it is gone, so that it is read before it is bound"
+    );
+    bench.apply(foreign("p", 600));
     assert_eq!(bench.asked("p", "a"), ExtenderBind::Begin(to("p", "a")));
     bench.scheduler.extender_bind_finished(&to("p", "a"), &BindOutcome::BoundElsewhere("b".into()));
     bench.collect();

@@ -69,6 +69,28 @@ fn a_pod_that_fits_nowhere_evicts_the_least_important_and_gets_its_place_when_it
     assert_eq!(bench.scheduler.stats().preemption_attempts, 1);
 }
 
+#[test]
+fn a_less_important_pod_that_comes_between_two_checks_is_noticed_by_every_pod_that_may_preempt() {
+    let mut bench = bench(&["n", "m"]);
+    bench.running("n", "hi", 1000, 9, 10);
+    bench.running("m", "other", 900, 9, 10);
+    bench.running("m", "early", 100, 0, 10);
+    bench.tick(bench.now + S);
+    bench.gone("early");
+    // The first pod of the class may not preempt, the second one may.
+    let never = Pod { preemption_policy: PreemptionPolicy::Never, ..important("a", 1000, 5) };
+    bench.apply(never);
+    bench.apply(important("b", 1000, 5));
+    bench.work();
+    assert_eq!((bench.in_state("parked"), bench.evictions.len()), (2, 0));
+    bench.gone("hi");
+    bench.running("n", "late", 1000, 0, 20);
+    bench.work();
+    bench.tick(bench.now + S);
+    bench.work();
+    assert_eq!(bench.evicted(), ["late"]);
+}
+
 fn terminating() -> Arc<Peer> {
     Arc::new(Peer { terminating: true, ..Peer::default() })
 }
