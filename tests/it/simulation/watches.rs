@@ -28,6 +28,7 @@ impl Process {
         let uids: HashSet<Arc<str>> = pods.iter().map(|pod| pod.uid.clone()).collect();
         self.shadow.pods.retain(|uid, _| uids.contains(uid));
         self.shadow.assumed.retain(|uid, _| uids.contains(uid));
+        self.shadow.settled.retain(|uid| uids.contains(uid));
         for pod in pods {
             self.shadow.apply(&pod);
             self.scheduler.apply_pod(pod, now);

@@ -97,6 +97,10 @@ impl Scheduler {
         let Some(pod) = self.cluster.waiting.get(uid) else {
             return;
         };
+        if pod.state == State::OverQuota {
+            // It may not be placed; that the nomination was withdrawn has not been written.
+            return self.preemption.nominations.clear_outdated(uid, &self.cluster, &mut self.actions);
+        }
         if let Some(node) = pod.source.nominated_node.clone() {
             let reclaims = pod.gang.is_none() && self.preemption.guarantees(&self.cluster).may_reclaim(pod);
             self.keep_nominated(uid, &node, reclaims);
@@ -132,7 +136,7 @@ impl Scheduler {
         };
         let nominations = &self.preemption.nominations;
         match pod.state {
-            State::Parked | State::Grouped => {
+            State::Parked | State::Grouped | State::OverQuota => {
                 nominations.clear_outdated(uid, &self.cluster, &mut self.actions);
             }
             State::Elsewhere if nominations.node_of(uid) != pod.source.nominated_node.as_ref() => {

@@ -475,3 +475,19 @@ fn a_process_that_starts_while_victims_leave_goes_on_where_the_last_one_was() {
     bench.work();
     assert_eq!((bench.bound(), bench.evictions.len()), (vec!["p"], 0));
 }
+
+#[test]
+fn a_pod_over_its_quota_adopts_no_nomination_that_its_status_still_has() {
+    let mut bench = bench(1, &["n"], &[quota("q", None, Some(600))]);
+    bench.apply(on("n", of("q", "first", 500)));
+    bench.apply(Pod { nominated_node: Some("n".into()), ..of("q", "p", 500) });
+    bench.work();
+    let withdrawn = ("p".to_owned(), None);
+    assert_eq!((bench.in_state("over quota"), bench.nominations.clone()), (1, vec![withdrawn.clone()]));
+    // That was not written before another term begins.
+    bench.scheduler.set_leading(false);
+    bench.scheduler.set_leading(true);
+    bench.collect();
+    assert_eq!(bench.scheduler.nominated_pods().count(), 0);
+    assert_eq!(bench.nominations, [withdrawn.clone(), withdrawn]);
+}
