@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Config;
+use super::values::names;
 
 const INTERVAL_MAX: ConfigDuration = ConfigDuration::from_secs(40);
 const HINTS_WINDOW_MAX: ConfigDuration = ConfigDuration::from_secs(600);
@@ -13,7 +14,7 @@ const HINTS_WINDOW_MAX: ConfigDuration = ConfigDuration::from_secs(600);
 const SAMPLES_MIN: u32 = 15;
 
 /// Scales the services that ServiceScalers name, with metrics from `recommender.prometheus`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Scaling {
     /// Enable scaling. Only the process that holds the Lease scales. It needs `recommender.prometheus`, but
@@ -31,6 +32,32 @@ pub struct Scaling {
     /// Window in which services are compared; a result that holds in three consecutive windows becomes a
     /// preference. At least 15 times `interval`, and at most 10m.
     pub hints_window: ConfigDuration,
+    /// Namespaces whose services are compared with those of other namespaces; `*`: all. The status of a
+    /// ServiceScaler then names services of other namespaces. Elsewhere, services of one namespace are
+    /// compared.
+    #[serde(deserialize_with = "names")]
+    pub hints_across: Vec<String>,
+    /// Namespaces whose ServiceScalers may have PromQL of their own; `*`: all. It is sent with berth's
+    /// credentials, and its result is shown: who may write it can read every series.
+    #[serde(deserialize_with = "names")]
+    pub custom_queries: Vec<String>,
+}
+
+impl Scaling {
+    /// Returns whether ServiceScalers of this namespace may have queries of their own.
+    pub fn may_query(&self, namespace: &str) -> bool {
+        contains(&self.custom_queries, namespace)
+    }
+
+    /// Returns whether services of these two namespaces are compared.
+    pub fn compares(&self, namespace: &str, other: &str) -> bool {
+        namespace == other || (contains(&self.hints_across, namespace) && contains(&self.hints_across, other))
+    }
+}
+
+/// Returns whether a list of namespaces has this one.
+fn contains(namespaces: &[String], namespace: &str) -> bool {
+    namespaces.iter().any(|listed| listed == "*" || listed == namespace)
 }
 
 impl Default for Scaling {
@@ -41,6 +68,8 @@ impl Default for Scaling {
             hints: true,
             hints_in_pods: false,
             hints_window: ConfigDuration::from_secs(300),
+            hints_across: Vec::new(),
+            custom_queries: Vec::new(),
         }
     }
 }

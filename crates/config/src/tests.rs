@@ -55,7 +55,7 @@ backoff: {initial: 500ms, max: 1m}
 volumeBindTimeout: 20s
 selfCheckInterval: 90s
 fragmentation: {period: 0s}
-scaling: {enabled: true, interval: 30s, hints: false, hintsWindow: 60s}
+scaling: {enabled: true, interval: 30s, hints: false, hintsWindow: 60s, hintsAcross: ['*'], customQueries: [shop]}
 leaderElection:
   enabled: false
   namespace: berth-system
@@ -113,6 +113,8 @@ logFormat: json
             hints: false,
             hints_in_pods: false,
             hints_window: ConfigDuration::from_secs(60),
+            hints_across: vec!["*".into()],
+            custom_queries: vec!["shop".into()],
         },
         scheduler_names: vec!["berth".into(), "berth-batch".into()],
         agents: 2,

@@ -23,11 +23,11 @@ use super::leadership::Leadership;
 use super::resizing::Resizer;
 use super::rounds::{self, Rounds};
 use super::tasks::{Tasks, host_name};
-use berth_config::Config;
+use berth_config::{Config, Scaling};
 use berth_kube_io::WatchStore;
 use berth_kube_io::apply::PodWriter;
 use berth_kube_io::client::without_retries;
-use berth_kube_io::scaling::{Other, ScaledService, same_target};
+use berth_kube_io::scaling::{Other, ScaledService, ScalingPlan, same_target};
 use berth_kube_io::vpa::{ApiError, OwnerResolver, Recommending};
 use berth_prometheus::PrometheusSource;
 use berth_rightsizing::scaling::Windows;
@@ -47,6 +47,8 @@ struct ScalerContext {
     interval: Duration,
     /// Windows in which services are compared; `None`: disabled.
     hints_window: Option<Duration>,
+    /// What services of different namespaces may learn of each other.
+    tenancy: Arc<Scaling>,
     api: Recommending,
     watches: WatchStore,
     resizer: Arc<Resizer>,
@@ -76,6 +78,7 @@ pub fn scale(
     let place = ScalerContext {
         interval: config.scaling.interval.get(),
         hints_window: config.scaling.hints.then(|| config.scaling.hints_window.get()),
+        tenancy: Arc::new(config.scaling.clone()),
         api: Recommending::new(client.clone()),
         watches: watches.clone(),
         resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(client, host_name()))),
@@ -124,8 +127,9 @@ impl Scaler {
         let owners = OwnerResolver::new(place.api.clone(), place.watches.index.clone(), None);
         let windows = Windows::new(place.interval);
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-        let affinity =
-            place.hints_window.map(|window| Affinity::new(seconds(window), seconds(place.interval)));
+        let affinity = place
+            .hints_window
+            .map(|window| Affinity::new(seconds(window), seconds(place.interval), place.tenancy.clone()));
         Scaler {
             context: place,
             term,
@@ -150,6 +154,9 @@ impl Scaler {
             Err(error) => return Err(error),
         };
         services.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        for service in &mut services {
+            refuse_queries(service, &self.context.tenancy);
+        }
         if services.len() > SERVICES_MAX {
             let left_out = services.len() - SERVICES_MAX;
             tracing::warn!(
@@ -191,6 +198,18 @@ impl Scaler {
     }
 }
 
+/// Refuses queries of a service's own where its namespace may not have any.
+fn refuse_queries(service: &mut ScaledService, tenancy: &Scaling) {
+    let has_own = service.plan.as_ref().is_ok_and(ScalingPlan::has_custom_query);
+    if has_own && !tenancy.may_query(&service.namespace) {
+        service.plan = Err(format!(
+            "queries of its own are not allowed in namespace {}: remove them, or ask the operator of berth to add the namespace to \
+             scaling.customQueries",
+            service.namespace
+        ));
+    }
+}
+
 /// Other controllers of a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct InTheWay {
@@ -227,5 +246,38 @@ fn in_the_way(
             Ok(InTheWay { replicas: unknown.clone(), sizes: unknown, perhaps: true })
         }
         None => Ok(InTheWay::default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_of_its_own_is_sent_only_where_the_operator_allows_it() {
+        let plan = |signal: serde_json::Value, allowed: &[&str]| {
+            let object = serde_json::json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "ServiceScaler",
+                "metadata": {"namespace": "shop", "name": "web"},
+                "spec": {
+                    "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                    "objectives": {"signal": signal},
+                    "bounds": {"maxReplicas": 3},
+                },
+            });
+            let mut service = ScaledService::read(&object.to_string()).expect("a ServiceScaler");
+            assert!(service.plan.is_ok(), "{:?}", service.plan);
+            let custom_queries = allowed.iter().map(|&namespace| namespace.to_owned()).collect();
+            refuse_queries(&mut service, &Scaling { custom_queries, ..Scaling::default() });
+            service.plan
+        };
+        let own = || serde_json::json!({"type": "Query", "query": "sum(secrets{namespace=\"bank\"})", "target": "5"});
+        let why = plan(own(), &["bank"]).expect_err("it reads what others have");
+        assert!(
+            why.contains("not allowed in namespace shop") && why.contains("scaling.customQueries"),
+            "{why}"
+        );
+        assert!(plan(own(), &["shop"]).is_ok() && plan(own(), &["*"]).is_ok());
+        assert!(plan(serde_json::json!({"type": "CpuThrottling", "target": "0.1"}), &[]).is_ok());
     }
 }

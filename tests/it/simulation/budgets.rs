@@ -211,7 +211,9 @@ impl Sim {
         let is_alone = gang_of(preemptor).is_none() && there().all(|pod| gang_of(pod).is_none());
         let ruled = |(kind, _): &ObjectKey| matches!(kind, ObjectKind::AllocationPolicy | ObjectKind::Quota);
         let is_ruled = shadow.objects.keys().any(ruled) || self.now < shadow.rules_changed + DRY_RUN_AGE;
-        if !only_node_matters || !is_alone || is_ruled {
+        // A pod that was not seen there when the dry run began was no possible victim.
+        let arrived = shadow.arrivals.get(&node.name).is_some_and(|at| self.now < *at + DRY_RUN_AGE);
+        if !only_node_matters || !is_alone || is_ruled || arrived {
             return Ok(None);
         }
         let mut lower: Vec<&Pod> = there().filter(|pod| pod.priority < preemptor.priority).collect();

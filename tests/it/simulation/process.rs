@@ -72,6 +72,8 @@ pub struct Shadow {
     pub pods: BTreeMap<Arc<str>, Pod>,
     pub nodes: BTreeMap<Arc<str>, Node>,
     pub objects: BTreeMap<ObjectKey, ClusterObject>,
+    /// When a pod was last seen on each node for the first time.
+    pub arrivals: BTreeMap<Arc<str>, Duration>,
     /// When an object other than a disruption budget last changed.
     pub rules_changed: Duration,
     /// Pods bound by this process that it has neither seen on their node nor learned to be on another.
@@ -92,6 +94,15 @@ impl Shadow {
             self.settle(&pod.uid);
         }
         self.pods.insert(pod.uid.clone(), pod.clone());
+    }
+
+    /// Records a pod that was not seen on its node before.
+    pub fn note_arrival(&mut self, pod: &Pod, now: Duration) {
+        if let Some(node) = &pod.node_name
+            && self.pods.get(&pod.uid).is_none_or(|before| before.node_name.is_none())
+        {
+            self.arrivals.insert(node.clone(), now);
+        }
     }
 
     pub fn forget(&mut self, uid: &str) {

@@ -30,6 +30,7 @@ impl Process {
         self.shadow.assumed.retain(|uid, _| uids.contains(uid));
         self.shadow.settled.retain(|uid| uids.contains(uid));
         for pod in pods {
+            self.shadow.note_arrival(&pod, now);
             self.shadow.apply(&pod);
             self.scheduler.apply_pod(pod, now);
         }
@@ -51,6 +52,7 @@ impl Process {
     fn pod_event(&mut self, event: &PodEvent, now: Duration) {
         match event {
             PodEvent::Applied(pod) => {
+                self.shadow.note_arrival(pod, now);
                 self.shadow.apply(pod);
                 self.scheduler.apply_pod((**pod).clone(), now);
             }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::Scaler;
 use super::look::ServiceObservation;
+use berth_config::Scaling;
 use berth_crds::service_scaler::{HintPlacement, HintResource, HintStatus};
 use berth_kube_io::scaling::ScaledService;
 use berth_prometheus::{Metric, MetricKind, QueriedNamespaces};
@@ -31,12 +32,15 @@ pub(super) struct Affinity {
     selectors: BTreeMap<Arc<str>, String>,
     /// Hints of each service that has any.
     in_force: BTreeMap<Arc<str>, Vec<HintStatus>>,
+    /// Which services may know of each other.
+    tenancy: Arc<Scaling>,
 }
 
 impl Affinity {
     /// `window_s`: length of windows; `interval_s`: interval of samples.
-    pub fn new(window_s: i64, interval_s: i64) -> Self {
+    pub fn new(window_s: i64, interval_s: i64, tenancy: Arc<Scaling>) -> Self {
         Affinity {
+            tenancy,
             window_s: window_s.max(1),
             step_s: interval_s.max(STEP_S_MIN.min(window_s / 20)).max(1),
             correlations: Correlations::new(CorrelationSettings::default()),
@@ -66,10 +70,13 @@ impl Affinity {
         let mut known = Vec::new();
         for service in services {
             let Some(status) = &service.status else { continue };
-            for hint in &status.hints {
+            let name = name_of(service);
+            let hints = status.hints.iter().filter(|hint| self.may_know(&name, &hint.service));
+            let hints: Vec<HintStatus> = hints.cloned().collect();
+            for hint in &hints {
                 self.selectors.insert(hint.service.as_str().into(), hint.selector.clone());
                 known.push(CorrelationHint {
-                    service: name_of(service),
+                    service: name.clone(),
                     other: hint.service.as_str().into(),
                     direction: match hint.placement {
                         HintPlacement::Apart => Direction::Apart,
@@ -83,16 +90,23 @@ impl Affinity {
                     },
                 });
             }
-            if !status.hints.is_empty() {
-                self.in_force.insert(name_of(service), status.hints.clone());
+            if !hints.is_empty() {
+                self.in_force.insert(name, hints);
             }
         }
         self.correlations = Correlations::resumed(CorrelationSettings::default(), known);
     }
 
+    /// Returns whether hints may name one service to another.
+    fn may_know(&self, one: &str, other: &str) -> bool {
+        let namespace = |service: &str| service.split_once('/').map(|(namespace, _)| namespace.to_owned());
+        let (one, other) = (namespace(one).unwrap_or_default(), namespace(other).unwrap_or_default());
+        self.tenancy.compares(&one, &other)
+    }
+
     /// Updates the hints from the correlations, in the format of the statuses.
     fn update_hints(&mut self, seen: &[(Arc<str>, &ScaledService, &ServiceObservation)]) {
-        let hints = self.correlations.hints();
+        let hints = self.correlations.hints_between(|one, other| self.may_know(one, other));
         let about: BTreeSet<&Arc<str>> = hints.iter().map(|hint| &hint.other).collect();
         self.selectors.retain(|name, _| about.contains(name));
         for (name, _, look) in seen.iter().filter(|(.., look)| look.scale.labels.is_some()) {
@@ -218,11 +232,12 @@ fn network(direction: &str) -> Metric {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_config::Scaling;
     use berth_crds::service_scaler::ServiceScalerStatus;
 
     #[test]
     fn windows_follow_each_other_and_begin_anew_when_the_clock_is_set_back() {
-        let mut affinity = Affinity::new(300, 15);
+        let mut affinity = Affinity::new(300, 15, Arc::default());
         let ends: Vec<_> = [1_000, 1_015, 1_299, 1_300, 1_500, 1_600, 200, 499, 500]
             .into_iter()
             .filter(|now| affinity.ends(*now))
@@ -253,7 +268,7 @@ mod tests {
         let of_db = vec![hint("shop/db", "app=db", 100), hint("shop/web", "app=web", 80)];
         let services =
             [service("db", of_db.clone()), service("new", Vec::new()), service("web", of_web.clone())];
-        let mut affinity = Affinity::new(300, 15);
+        let mut affinity = Affinity::new(300, 15, Arc::default());
         affinity.resume(&services);
         let found = || services.iter().map(|it| affinity.of(it)).collect::<Vec<_>>();
         assert_eq!(found(), [of_db, Vec::new(), of_web]);
@@ -261,5 +276,44 @@ mod tests {
         let before = found();
         affinity.update_hints(&[]);
         assert_eq!(services.iter().map(|it| affinity.of(it)).collect::<Vec<_>>(), before);
+    }
+
+    #[test]
+    fn a_service_learns_of_services_of_other_namespaces_only_where_both_may() {
+        let hint = |service: &str| HintStatus {
+            service: service.to_owned(),
+            selector: "app=x".to_owned(),
+            placement: HintPlacement::Apart,
+            weight: 80,
+            resource: HintResource::Cpu,
+        };
+        let service = |namespace: &str, name: &str, other: &str| {
+            let status = ServiceScalerStatus { hints: vec![hint(other)], ..ServiceScalerStatus::default() };
+            let object = serde_json::json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "ServiceScaler",
+                "metadata": {"namespace": namespace, "name": name},
+                "spec": {"target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}},
+                "status": status,
+            });
+            ScaledService::read(&object.to_string()).expect("a ServiceScaler")
+        };
+        let services = [service("shop", "web", "bank/db"), service("bank", "db", "shop/web")];
+        let known = |across: &[&str]| {
+            let hints_across = across.iter().map(|&namespace| namespace.to_owned()).collect();
+            let mut affinity =
+                Affinity::new(300, 15, Arc::new(Scaling { hints_across, ..Scaling::default() }));
+            affinity.resume(&services);
+            let resumed = services.each_ref().map(|it| affinity.of(it).len());
+            affinity.update_hints(&[]);
+            let others = |it: &ScaledService| {
+                affinity.of(it).iter().filter(|hint| *hint.service != *name_of(it)).count()
+            };
+            assert_eq!(services.each_ref().map(others), resumed);
+            resumed
+        };
+        assert_eq!(known(&[]), [0, 0]);
+        assert_eq!(known(&["shop"]), [0, 0]);
+        assert_eq!(known(&["shop", "bank"]), [1, 1]);
+        assert_eq!(known(&["*"]), [1, 1]);
     }
 }

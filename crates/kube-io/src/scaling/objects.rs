@@ -56,6 +56,14 @@ pub struct ScalingPlan {
     pub dry_run: bool,
 }
 
+impl ScalingPlan {
+    /// Returns whether one of its queries is PromQL of the service's own.
+    pub fn has_custom_query(&self) -> bool {
+        let queries = [&self.signal, &self.success].into_iter().flatten();
+        queries.into_iter().any(|query| matches!(query, Query::Custom(_)))
+    }
+}
+
 /// A Prometheus query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {

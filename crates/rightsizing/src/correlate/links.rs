@@ -230,11 +230,20 @@ impl Correlations {
     ///
     /// Pods of one service also peak together: a service with any hint is also kept apart from itself.
     pub fn hints(&self) -> Vec<CorrelationHint> {
+        self.hints_between(|_, _| true)
+    }
+
+    /// Returns the same for pairs of services that `may` know of each other.
+    pub fn hints_between(&self, may: impl Fn(&str, &str) -> bool) -> Vec<CorrelationHint> {
         let mut of: Vec<Vec<(u8, Direction, u16, CorrelatedResource)>> =
             vec![Vec::new(); self.services.len()];
         let in_force: Vec<&Link> =
             self.links.iter().filter(|link| link.in_force && link.weight > 0).collect();
+        let name = |place: u16| &*self.services[usize::from(place)];
         for pair in in_force.chunk_by(|one, other| (one.a, one.b) == (other.a, other.b)) {
+            if !pair.first().is_some_and(|link| may(name(link.a), name(link.b))) {
+                continue;
+            }
             // Resources may disagree: peaks at the same time do the harm.
             let Some(link) = pair.iter().min_by_key(|link| (link.direction, u8::MAX - link.weight)) else {
                 continue;

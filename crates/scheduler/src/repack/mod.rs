@@ -130,8 +130,8 @@ impl Advice {
         nodes_of(&self.moves)
     }
 
-    /// Returns a one-sentence summary.
-    pub fn sentence(&self, name: &dyn Fn(NodeId) -> Arc<str>) -> String {
+    /// Returns a one-sentence summary for readers of this namespace, which does not name pods of others.
+    pub fn sentence(&self, reader: &str, name: &dyn Fn(NodeId) -> Arc<str>) -> String {
         const NAMED: usize = 4;
         let nodes = self.nodes();
         let pods = match self.moves.len() {
@@ -146,8 +146,12 @@ impl Advice {
         for (at, step) in self.moves.iter().take(NAMED).enumerate() {
             let comma = if at == 0 { "" } else { ", " };
             let from = if nodes.len() > 1 { format!(" from {}", name(step.from)) } else { String::new() };
-            let (namespace, pod) = (&step.resident.pod.namespace, &step.resident.pod.name);
-            let _ = write!(text, "{comma}{namespace}/{pod}{from} to {}", name(step.to));
+            let PodRef { namespace, name: pod, .. } = &step.resident.pod;
+            let pod = match **namespace == *reader {
+                true => format!("{namespace}/{pod}"),
+                false => "one of another namespace".to_owned(),
+            };
+            let _ = write!(text, "{comma}{pod}{from} to {}", name(step.to));
         }
         if self.moves.len() > NAMED {
             text.push_str(", ...");

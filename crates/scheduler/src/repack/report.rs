@@ -98,7 +98,7 @@ impl Entry {
 
     fn add(&mut self, advice: &Advice, name: &dyn Fn(NodeId) -> Arc<str>) {
         self.makes_room_for = advice.places;
-        self.help = Some(advice.sentence(name).into());
+        self.help = Some(advice.sentence(&self.namespace, name).into());
         let named = advice.moves.iter().map(|step| {
             let pod = &step.resident.pod;
             let pod = format!("{}/{}", pod.namespace, pod.name);

@@ -325,9 +325,15 @@ fn single(cpu: i64) -> Big {
 }
 
 fn told(world: &World, finding: &Finding) -> String {
+    told_in("ns", world, finding)
+}
+
+fn told_in(reader: &str, world: &World, finding: &Finding) -> String {
     match finding {
         Finding::Fits => "fits".to_owned(),
-        Finding::Moves(advice) => advice.sentence(&|node| world.ledger.inventory().name(node).clone()),
+        Finding::Moves(advice) => {
+            advice.sentence(reader, &|node| world.ledger.inventory().name(node).clone())
+        }
         Finding::Nothing(obstacles) => obstacles.to_string(),
     }
 }
@@ -340,6 +346,8 @@ fn the_smallest_pod_that_is_enough_moves_to_where_there_is_room() {
     let case = world.case(single(600));
     let finding = world.advise(&case).0;
     assert_eq!(told(&world, &finding), "moving 1 pod off n0 (ns/u000 to n2) would make room");
+    let elsewhere = told_in("tenant", &world, &finding);
+    assert_eq!(elsewhere, "moving 1 pod off n0 (one of another namespace to n2) would make room");
 }
 
 #[test]
