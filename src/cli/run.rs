@@ -26,13 +26,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use berth_config::{Config, NAMESPACE_FILE};
+use berth_config::{Config, FailurePolicy, NAMESPACE_FILE};
 use berth_controllers::leadership::{self, Leadership};
 use berth_controllers::tasks::{Tasks, ended, host_name};
 use berth_controllers::{recommender, scaler};
 use berth_kube_io::certificates::{FOLLOW_EVERY, Rotation};
 use berth_kube_io::client::without_retries;
 use berth_kube_io::placement::{BindCounters, KubeClaims, KubeStore, drive};
+use berth_kube_io::webhook_configurations::{RetryWarnings, WebhookConfiguration};
 use berth_kube_io::webhook_path::{self, WebhookPaths};
 use berth_kube_io::{AllocationWriter, Evictor, PolicyWriter, QuotaWriter, Reporter};
 use berth_model::{PodRef, PodReport};
@@ -92,6 +93,10 @@ const SETTLE_MAX: Duration = Duration::from_secs(20);
 /// Shutdown: time until the watch has shown the last binds. Without it, the next leader needs longer.
 const SEEN_MAX: Duration = Duration::from_millis(300);
 const FLUSH_MAX: Duration = Duration::from_secs(5);
+/// Interval at which a process that does not review looks whether it does by now.
+const LOOK_FOR_TERM: Duration = Duration::from_millis(500);
+/// Shutdown: time for another replica to take the released lease. Candidates look at it twenty times a second.
+const SUCCESSOR_MAX: Duration = Duration::from_secs(3);
 
 /// Runs until SIGTERM or SIGINT.
 pub fn run(options: RunOptions) -> Result<()> {
@@ -274,6 +279,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     if let Some((listener, secure)) = secure {
         follow_certificates(&mut tasks, &client, &config, &secure);
         let door = follow_webhook_paths(&mut tasks, &client, &config);
+        follow_failure_policy(&mut tasks, &client, &config, &leadership);
         let server = (listener, secure_routes(routes.clone(), &access, &door));
         // A review of a new pod does not wait for other work of the process.
         let own_thread = config.recommender.apply.webhook;
@@ -380,6 +386,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     // Leadership is released only now that no request of this process is in flight.
     let _ = stop_work.send(false);
     let _ = tokio::join!(report, tell_allocations);
+    relax_failure_policy(&client, &config, &leadership).await;
     estimates::save(config.estimator_file.as_deref(), &engine);
     let _ = stop_telling.send(false);
     tasks.finish().await;
@@ -427,6 +434,54 @@ fn follow_webhook_paths(tasks: &mut Tasks, client: &Client, config: &Config) -> 
     let follow = paths.follow(webhook_path::FOLLOW_EVERY, move |tokens| told.accept(tokens.accepted()));
     tasks.spawn("path of the webhooks", follow);
     door
+}
+
+/// Has the API server refuse what this process does not review, while it reviews, if configured.
+fn follow_failure_policy(tasks: &mut Tasks, client: &Client, config: &Config, leadership: &Leadership) {
+    let Some(configuration) = own_failure_policy(client, config) else {
+        return;
+    };
+    let leadership = leadership.clone();
+    tasks.spawn("failure policy", async move {
+        let mut warnings = RetryWarnings::default();
+        loop {
+            if leadership.reviews().is_none() {
+                tokio::time::sleep(LOOK_FOR_TERM).await;
+                continue;
+            }
+            if let Err(error) = configuration.set_failure_policy(FailurePolicy::Fail.name()).await {
+                warnings.warn("the failurePolicy of the guard cannot be set", &error);
+            }
+            tokio::time::sleep(webhook_path::FOLLOW_EVERY).await;
+        }
+    });
+}
+
+/// Has the API server allow what nobody reviews any more, unless another replica takes over.
+async fn relax_failure_policy(client: &Client, config: &Config, leadership: &Leadership) {
+    let Some(configuration) = own_failure_policy(client, config) else {
+        return;
+    };
+    if leadership.successor(SUCCESSOR_MAX).await {
+        return;
+    }
+    let set = configuration.set_failure_policy(FailurePolicy::Ignore.name());
+    match tokio::time::timeout(FLUSH_MAX, set).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(
+            error = format!("{error:#}"),
+            "no replica is left and the failurePolicy of the guard is still Fail"
+        ),
+        Err(_) => {
+            tracing::warn!("no replica is left and the failurePolicy of the guard is still Fail: no answer")
+        }
+    }
+}
+
+/// Returns the webhook configuration whose failurePolicy this process sets.
+fn own_failure_policy(client: &Client, config: &Config) -> Option<WebhookConfiguration> {
+    let is_ours = config.guard.enabled && config.guard.failure_policy == FailurePolicy::Fail;
+    WebhookConfiguration::validating(client, &config.serving).filter(|_| is_ours)
 }
 
 fn serve_https(

@@ -142,6 +142,7 @@ ca:
 {{- end }}
 {{- if .Values.guard.enabled }}
 {{- $_ := set $config.guard "enabled" true }}
+{{- $_ := set $config.guard "failurePolicy" .Values.guard.failurePolicy }}
 {{- end }}
 {{- if .Values.recommender.enabled }}
 {{- $_ := set $config.recommender "enabled" true }}
@@ -171,24 +172,30 @@ clientConfig:
     name: {{ include "berth.fullname" . }}
     namespace: {{ .Release.Namespace }}
     port: {{ .Values.service.port }}
-failurePolicy: {{ .Values.guard.failurePolicy }}
+# With guard.failurePolicy: Fail, berth sets that while it reviews.
+failurePolicy: Ignore
 timeoutSeconds: {{ .Values.guard.timeoutSeconds }}
 matchPolicy: Equivalent
 # An allowed binding reserves resources in the ledger.
 sideEffects: NoneOnDryRun
 admissionReviewVersions: [v1]
 namespaceSelector:
-  {{- include "berth.namespaces" (list . .Values.guard) | nindent 2 }}
+  {{- include "berth.namespaces" (list . .Values.guard (include "berth.nodeNamespaces" . | splitList " ")) | nindent 2 }}
+{{- end }}
+
+{{/* Usual namespaces of network plugins and storage drivers, without which a new node does not become ready. */}}
+{{- define "berth.nodeNamespaces" -}}
+calico-apiserver calico-system cilium kube-flannel longhorn-system openebs rook-ceph tigera-operator
 {{- end }}
 
 {{/*
-Namespaces of a webhook, from its values: those of namespaceSelector, and never those without which the cluster and
+Namespaces of a webhook, from its values and a list of more: those of namespaceSelector, and never those without which the cluster and
 berth itself could not start.
 */}}
 {{- define "berth.namespaces" -}}
 {{- $root := index . 0 }}
 {{- $webhook := index . 1 }}
-{{- $exempt := concat (list "kube-system" $root.Release.Namespace) $webhook.exemptNamespaces | uniq }}
+{{- $exempt := concat (list "kube-system" $root.Release.Namespace) (index . 2) $webhook.exemptNamespaces | uniq }}
 {{- $exemption := dict "key" "kubernetes.io/metadata.name" "operator" "NotIn" "values" $exempt }}
 {{- $selector := deepCopy ($webhook.namespaceSelector | default dict) }}
 {{- $_ := set $selector "matchExpressions" (append ($selector.matchExpressions | default list) $exemption) }}

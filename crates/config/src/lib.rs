@@ -31,7 +31,7 @@ pub use fragmentation::Fragmentation;
 pub use load::ConfigError;
 pub use recommender::{Apply, AutoCreate, Estimation, Recommender, StatusThresholds, Storage};
 pub use scaling::Scaling;
-pub use serving::{ExtenderConfig, GuardConfig, Serving};
+pub use serving::{ExtenderConfig, FailurePolicy, GuardConfig, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
 
 use berth_scheduler::dispatch::DispatcherKind;

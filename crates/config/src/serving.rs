@@ -88,6 +88,10 @@ pub struct GuardConfig {
     /// Accept only callers with a client certificate of `serving.clientCaFile`. API servers have one only if
     /// they are configured to.
     pub require_client_certificate: bool,
+    /// What the API server does with bindings while no replica answers: `Ignore` allows them, `Fail` refuses
+    /// them. berth writes `Fail` into `serving.webhookConfiguration` while it reviews, and `Ignore` when the
+    /// last replica stops.
+    pub failure_policy: FailurePolicy,
     /// Time before a binding that does not fit is denied: the watch event that frees the capacity may still
     /// arrive. Keep it well below 1 s, the timeout of the API server's call.
     pub patience: ConfigDuration,
@@ -95,6 +99,24 @@ pub struct GuardConfig {
     /// must exceed the `--request-timeout` of the API server, after which the binding cannot be written any
     /// more.
     pub hold: ConfigDuration,
+}
+
+/// What the API server does with a request that a webhook does not answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum FailurePolicy {
+    #[default]
+    Ignore,
+    Fail,
+}
+
+impl FailurePolicy {
+    /// Returns its name in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            FailurePolicy::Ignore => "Ignore",
+            FailurePolicy::Fail => "Fail",
+        }
+    }
 }
 
 impl Default for Serving {
@@ -132,6 +154,7 @@ impl Default for GuardConfig {
         GuardConfig {
             enabled: false,
             require_client_certificate: false,
+            failure_policy: FailurePolicy::Ignore,
             patience: ConfigDuration::new(std::time::Duration::from_millis(200)),
             hold: ConfigDuration::from_secs(65),
         }

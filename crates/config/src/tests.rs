@@ -75,7 +75,7 @@ serving:
   maxConnections: 64
   shutdownDelay: 10s
 extender: {enabled: true, clients: [kube-scheduler], maxBodyBytes: 2097152}
-guard: {enabled: true, requireClientCertificate: true, patience: 100ms, hold: 90s}
+guard: {enabled: true, requireClientCertificate: true, failurePolicy: Fail, patience: 100ms, hold: 90s}
 recommender:
   enabled: true
   name: default
@@ -171,6 +171,7 @@ logFormat: json
         guard: GuardConfig {
             enabled: true,
             require_client_certificate: true,
+            failure_policy: FailurePolicy::Fail,
             patience: ConfigDuration::new(Duration::from_millis(100)),
             hold: ConfigDuration::from_secs(90),
         },

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
 use kube::Client;
@@ -39,6 +40,8 @@ pub struct Leadership {
     pub holder: watch::Receiver<Option<Holder>>,
     /// For each lease.
     exits: Arc<[LeaseExit]>,
+    /// Our identity as a candidate; `None` without an election.
+    identity: Option<String>,
 }
 
 /// Whether this process decides about the binds of all: it holds the Lease and has read the existing binds.
@@ -91,6 +94,16 @@ impl Leadership {
     /// Tells other replicas that this process will stop, so that one of them takes over at once.
     pub fn announce_exit(&self) {
         self.exits.iter().for_each(LeaseExit::announce);
+    }
+
+    /// Waits until another replica holds the Lease, at most for this time. Returns whether one does.
+    pub async fn successor(&self, most: Duration) -> bool {
+        let mut holder = self.holder.clone();
+        let is_other = |holder: &Option<Holder>| {
+            holder.as_ref().is_some_and(|holder| self.identity.as_ref() != Some(&holder.identity))
+        };
+        let found = tokio::time::timeout(most, holder.wait_for(is_other)).await;
+        found.is_ok_and(|found| found.is_ok())
     }
 
     /// Begins no more decisions, except reviews. Those that have begun may finish.
@@ -165,6 +178,7 @@ pub fn lead(
             decides,
             holder,
             exits: Arc::default(),
+            identity: None,
         });
     }
     let host = host_name();
@@ -194,7 +208,15 @@ pub fn lead(
         follow(tasks, engine, (client, pods), leads, move |term| set(&to, &at_end, Some(&ready), term));
         let fence = Some(Fence::new(deadline.clone(), &lease));
         let exits = [exit].into();
-        return Ok(Leadership { places: leading, deadline: Some(deadline), fence, decides, holder, exits });
+        return Ok(Leadership {
+            places: leading,
+            deadline: Some(deadline),
+            fence,
+            decides,
+            holder,
+            exits,
+            identity: Some(identity),
+        });
     }
 
     follow(tasks, engine, (client.clone(), pods), (leading, Some(deadline)), move |term| {
@@ -214,7 +236,7 @@ pub fn lead(
     tasks.spawn("membership", elector.run(ended(working)));
     let (members, others) = MemberLeases::new(client.clone(), member.clone(), election.name.clone());
     tasks.spawn("members", members.run());
-    follow_members(tasks, engine, identity, others.clone());
+    follow_members(tasks, engine, identity.clone(), others.clone());
     let (to, leads) = (engine.clone(), (places.clone(), Some(deadline.clone())));
     let at_end = decides.stopping.clone();
     follow(tasks, engine, (client, pods), leads, move |term| {
@@ -222,7 +244,15 @@ pub fn lead(
     });
     let fence = Some(Fence::new(deadline.clone(), &member));
     let exits = [exit, member_exit].into();
-    Ok(Leadership { places, deadline: Some(deadline), fence, decides, holder, exits })
+    Ok(Leadership {
+        places,
+        deadline: Some(deadline),
+        fence,
+        decides,
+        holder,
+        exits,
+        identity: Some(identity),
+    })
 }
 
 /// Returns the name of the member Lease of the process with this identity.

@@ -8,17 +8,17 @@ mod plan;
 mod read;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::webhook_configurations::{RetryWarnings, WebhookConfiguration};
 use berth_config::Serving;
 use berth_model::with_causes;
 pub use issue::{Authority, Issued};
@@ -31,22 +31,17 @@ pub const FOLLOW_EVERY: Duration = Duration::from_secs(30);
 const WRITE_TRIES: usize = 5;
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(2);
-/// Minimum interval between identical warnings.
-const WARN_EVERY: Duration = Duration::from_secs(300);
-const GROUP: &str = "admissionregistration.k8s.io";
 /// Keys of the Secret: the first three are conventional, the last is specific to berth.
 const KEYS: [&str; 4] = ["tls.crt", "tls.key", "ca.crt", "ca.key"];
 
 /// Rotates the certificates in a Secret and passes them to the server.
 pub struct Rotation {
     secrets: Api<Secret>,
-    client: Client,
     namespace: String,
     secret: String,
-    /// Webhook configurations as (kind, plural, setting, name); an empty name disables the entry.
-    webhooks: [(&'static str, &'static str, &'static str, String); 2],
+    webhooks: Vec<WebhookConfiguration>,
     names: Vec<String>,
-    last_warning: Option<(String, Instant)>,
+    warnings: RetryWarnings,
 }
 
 impl Rotation {
@@ -54,25 +49,17 @@ impl Rotation {
     pub fn new(client: Client, namespace: &str, serving: &Serving) -> Rotation {
         Rotation {
             secrets: Api::namespaced(client.clone(), namespace),
-            client,
             namespace: namespace.to_owned(),
             secret: serving.secret.clone(),
             webhooks: [
-                (
-                    "ValidatingWebhookConfiguration",
-                    "validatingwebhookconfigurations",
-                    "serving.webhookConfiguration",
-                    serving.webhook_configuration.clone(),
-                ),
-                (
-                    "MutatingWebhookConfiguration",
-                    "mutatingwebhookconfigurations",
-                    "serving.mutatingWebhookConfiguration",
-                    serving.mutating_webhook_configuration.clone(),
-                ),
-            ],
+                WebhookConfiguration::validating(&client, serving),
+                WebhookConfiguration::mutating(&client, serving),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
             names: serving.names.clone(),
-            last_warning: None,
+            warnings: RetryWarnings::default(),
         }
     }
 
@@ -83,7 +70,7 @@ impl Rotation {
             let pause = match self.round(&mut shown, &install).await {
                 Ok(()) => every,
                 Err(error) => {
-                    self.warn(&error);
+                    self.warnings.warn("certificate rotation failed", &error);
                     every.min(RETRY)
                 }
             };
@@ -162,63 +149,16 @@ impl Rotation {
 
     /// Writes `authorities` into the `caBundle`s of the webhook configurations.
     async fn write_ca_bundles(&self, authorities: &str) -> Result<()> {
+        let bundle = json!(ByteString(authorities.as_bytes().to_vec()));
+        let change = |webhook: &Value| {
+            let is_other = webhook["clientConfig"]["caBundle"] != bundle;
+            is_other.then(|| json!({"clientConfig": {"caBundle": bundle}}))
+        };
         let mut told = Ok(());
-        for (kind, plural, setting, name) in &self.webhooks {
-            if !name.is_empty() {
-                let resource =
-                    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), plural);
-                let webhooks: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-                told = told.and(write_ca_bundle(&webhooks, (kind, setting, name), authorities).await);
-            }
+        for configuration in &self.webhooks {
+            told = told.and(configuration.write("caBundle", change).await);
         }
         told
-    }
-
-    fn warn(&mut self, error: &anyhow::Error) {
-        let (text, now) = (format!("{error:#}"), Instant::now());
-        let is_new =
-            self.last_warning.as_ref().is_none_or(|(last, at)| *last != text || now - *at >= WARN_EVERY);
-        if is_new {
-            tracing::warn!(error = text, "certificate rotation failed, retrying");
-            self.last_warning = Some((text, now));
-        }
-    }
-}
-
-/// Writes `authorities` into each `caBundle` of a webhook configuration that differs. The tuple is its kind, the setting that
-/// names it, and its name.
-async fn write_ca_bundle(
-    webhooks: &Api<DynamicObject>,
-    (kind, setting, name): (&str, &str, &str),
-    authorities: &str,
-) -> Result<()> {
-    let explain = |error: kube::Error| {
-        anyhow::anyhow!(
-            "cannot update the caBundle of the {kind} {name}: check that berth's service account may get and patch it: {}",
-            with_causes(&error)
-        )
-    };
-    let Some(found) = webhooks.get_opt(name).await.map_err(explain)? else {
-        bail!("{kind} {name} not found: create it, or remove {setting}");
-    };
-    let bundle = json!(ByteString(authorities.as_bytes().to_vec()));
-    let all = found.data["webhooks"].as_array().map_or(&[][..], Vec::as_slice);
-    let other = all.iter().filter(|it| it["clientConfig"]["caBundle"] != bundle);
-    let changes: Vec<_> =
-        other.map(|it| json!({"name": it["name"], "clientConfig": {"caBundle": bundle}})).collect();
-    if changes.is_empty() {
-        return Ok(());
-    }
-    let count = changes.len();
-    // With the resource version: after a concurrent change, the next round reads the configuration again.
-    let patch =
-        json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": changes});
-    match webhooks.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await {
-        Ok(_) => {
-            tracing::info!(kind, configuration = name, webhooks = count, "wrote the CA into caBundle");
-            Ok(())
-        }
-        Err(error) => Err(explain(error)),
     }
 }
 

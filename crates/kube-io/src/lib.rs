@@ -34,6 +34,7 @@ mod throttle;
 pub mod vpa;
 mod watch;
 mod watch_store;
+pub mod webhook_configurations;
 pub mod webhook_path;
 
 pub use allocations::{AllocationWriter, StatusCounters};

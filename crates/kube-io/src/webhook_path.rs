@@ -8,17 +8,17 @@
 mod plan;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::webhook_configurations::{RetryWarnings, WebhookConfiguration};
 use berth_config::Serving;
 use berth_model::with_causes;
 use plan::renewed;
@@ -28,9 +28,6 @@ pub use plan::{FOLLOW_EVERY, Tokens};
 const WRITE_TRIES: usize = 5;
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(2);
-/// Minimum interval between identical warnings.
-const WARN_EVERY: Duration = Duration::from_secs(300);
-const GROUP: &str = "admissionregistration.k8s.io";
 /// Keys of the Secret.
 const KEYS: [&str; 3] = ["token", "token.next", "token.previous"];
 /// Annotation of the Secret with the time of its last change.
@@ -39,11 +36,10 @@ const CHANGED: &str = "berth.dev/changed";
 /// Keeps the tokens in a Secret, tells the server about them, and writes the path into the webhook configurations.
 pub struct WebhookPaths {
     secrets: Api<Secret>,
-    client: Client,
     secret: String,
-    /// Kind, plural, name and path of the webhook configurations; an empty name disables the entry.
-    webhooks: [(&'static str, &'static str, String, &'static str); 2],
-    last_warning: Option<(String, Instant)>,
+    /// With their paths without a token.
+    webhooks: Vec<(WebhookConfiguration, &'static str)>,
+    warnings: RetryWarnings,
 }
 
 impl WebhookPaths {
@@ -56,17 +52,15 @@ impl WebhookPaths {
         guard: &'static str,
         mutate: &'static str,
     ) -> Self {
-        let validating = serving.webhook_configuration.clone();
-        let mutating = serving.mutating_webhook_configuration.clone();
+        let webhooks = [
+            (WebhookConfiguration::validating(&client, serving), guard),
+            (WebhookConfiguration::mutating(&client, serving), mutate),
+        ];
         WebhookPaths {
-            secrets: Api::namespaced(client.clone(), namespace),
-            client,
+            secrets: Api::namespaced(client, namespace),
             secret: serving.webhook_secret.clone(),
-            webhooks: [
-                ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations", validating, guard),
-                ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations", mutating, mutate),
-            ],
-            last_warning: None,
+            webhooks: webhooks.into_iter().filter_map(|(webhook, path)| Some((webhook?, path))).collect(),
+            warnings: RetryWarnings::default(),
         }
     }
 
@@ -76,7 +70,7 @@ impl WebhookPaths {
             let pause = match self.round(&accept).await {
                 Ok(()) => every,
                 Err(error) => {
-                    self.warn(&error);
+                    self.warnings.warn("cannot keep the path of the webhooks", &error);
                     every.min(RETRY)
                 }
             };
@@ -88,14 +82,13 @@ impl WebhookPaths {
         let tokens = self.keep(Timestamp::now()).await?;
         accept(&tokens);
         let mut told = Ok(());
-        for (kind, plural, name, path) in &self.webhooks {
-            if !name.is_empty() {
-                let resource =
-                    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", kind), plural);
-                let webhooks: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-                let path = format!("{path}/{}", tokens.current);
-                told = told.and(write_path(&webhooks, kind, name, &path).await);
-            }
+        for (configuration, path) in &self.webhooks {
+            let path = format!("{path}/{}", tokens.current);
+            let change = |webhook: &Value| {
+                let config = with_path(&webhook["clientConfig"], &path)?;
+                Some(json!({"clientConfig": config}))
+            };
+            told = told.and(configuration.write("path", change).await);
         }
         told
     }
@@ -148,53 +141,12 @@ impl WebhookPaths {
             with_causes(error)
         )
     }
-
-    fn warn(&mut self, error: &anyhow::Error) {
-        let (text, now) = (format!("{error:#}"), Instant::now());
-        let is_new =
-            self.last_warning.as_ref().is_none_or(|(last, at)| *last != text || now - *at >= WARN_EVERY);
-        if is_new {
-            tracing::warn!(error = text, "cannot keep the path of the webhooks, retrying");
-            self.last_warning = Some((text, now));
-        }
-    }
 }
 
 /// Returns 256 random bits in hexadecimal.
 fn random_token() -> Result<String, ring::error::Unspecified> {
     let bytes: [u8; 32] = ring::rand::generate(&ring::rand::SystemRandom::new())?.expose();
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// Writes `path` into each webhook of a configuration that has another one.
-async fn write_path(webhooks: &Api<DynamicObject>, kind: &str, name: &str, path: &str) -> Result<()> {
-    let explain = |error: kube::Error| {
-        anyhow::anyhow!(
-            "cannot update the path in the {kind} {name}: check that berth's service account may get and patch it: {}",
-            with_causes(&error)
-        )
-    };
-    let Some(found) = webhooks.get_opt(name).await.map_err(explain)? else {
-        bail!("{kind} {name} not found: create it, or remove its name from serving");
-    };
-    let all = found.data["webhooks"].as_array().map_or(&[][..], Vec::as_slice);
-    let changes: Vec<_> = all
-        .iter()
-        .filter_map(|webhook| {
-            let config = with_path(&webhook["clientConfig"], path)?;
-            Some(json!({"name": webhook["name"], "clientConfig": config}))
-        })
-        .collect();
-    if changes.is_empty() {
-        return Ok(());
-    }
-    let count = changes.len();
-    // With the resource version: after a concurrent change, the next round reads the configuration again.
-    let patch =
-        json!({"metadata": {"resourceVersion": found.metadata.resource_version}, "webhooks": changes});
-    webhooks.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await.map_err(explain)?;
-    tracing::info!(kind, configuration = name, webhooks = count, "wrote the path of the webhooks");
-    Ok(())
 }
 
 /// Returns the part of a `clientConfig` that changes for this path; `None`: it has it.

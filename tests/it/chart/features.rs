@@ -1,9 +1,10 @@
 //! Features of the chart: the rendered objects, and berth on a real API server with exactly those permissions.
 
+use berth_config::FailurePolicy;
 use berth_testenv::{Options, User};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use std::time::Duration;
 
@@ -40,19 +41,33 @@ fn the_guard_leaves_the_cluster_and_berth_itself_a_way_to_start() {
     for (_, webhook) in webhooks(&rendered(GUARD)) {
         let selector = &webhook["namespaceSelector"]["matchExpressions"][0];
         assert_eq!(selector["operator"], "NotIn");
-        assert_eq!(selector["values"], json!(["kube-system", NAMESPACE]));
+        assert_eq!(selector["values"], json!([&["kube-system", NAMESPACE], &NODE_NAMESPACES[..]].concat()));
         assert_eq!(webhook["failurePolicy"], "Ignore");
         assert_eq!(webhook["timeoutSeconds"], 1);
     }
     for (_, webhook) in webhooks(&rendered(EVERYTHING)) {
-        let exempt = ["kube-system", NAMESPACE, "cni"];
+        let exempt = [&["kube-system", NAMESPACE], &NODE_NAMESPACES[..], &["cni"]].concat();
         let exemption =
             json!([{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": exempt}]);
         let selector = json!({"matchLabels": {"guarded": "yes"}, "matchExpressions": exemption});
         assert_eq!(webhook["namespaceSelector"], selector);
-        assert_eq!((&webhook["failurePolicy"], &webhook["timeoutSeconds"]), (&json!("Fail"), &json!(2)));
+        // berth sets it while it reviews.
+        assert_eq!((&webhook["failurePolicy"], &webhook["timeoutSeconds"]), (&json!("Ignore"), &json!(2)));
     }
+    assert_eq!(loaded_config(&rendered(EVERYTHING)).guard.failure_policy, FailurePolicy::Fail);
 }
+
+/// Usual namespaces of network plugins and storage drivers.
+const NODE_NAMESPACES: [&str; 8] = [
+    "calico-apiserver",
+    "calico-system",
+    "cilium",
+    "kube-flannel",
+    "longhorn-system",
+    "openebs",
+    "rook-ceph",
+    "tigera-operator",
+];
 
 #[test]
 fn credentials_for_prometheus_come_from_a_secret() {
@@ -178,9 +193,9 @@ fn local_config(objects: &[Value]) -> String {
     serde_saphyr::to_string(&*config).unwrap()
 }
 
-async fn create_namespace(client: &Client) {
+async fn create_namespace(client: &Client, name: &str) {
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).unwrap();
+    let namespace = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
     namespaces.create(&PostParams::default(), &namespace).await.expect("created");
 }
 
@@ -200,7 +215,7 @@ async fn the_guard_of_the_chart_works_with_what_the_chart_allows() {
     let options = Options { users: vec![user(&account), user("prometheus")], ..Options::default() };
     let cluster = start_control_plane_with(options).await;
     let client = cluster.client();
-    create_namespace(&client).await;
+    create_namespace(&client, NAMESPACE).await;
     create_nodes(&client, &Nodes::default()).await;
     let roles = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
     for object in chart.iter().filter(|it| roles.contains(&it["kind"].as_str().unwrap())) {
@@ -221,18 +236,14 @@ async fn the_guard_of_the_chart_works_with_what_the_chart_allows() {
 
     let berth = Berth::start(&cluster.kubeconfig_for(&account).unwrap(), &local_config(&chart));
     let address = berth.secure_address().await;
-    // There is no Service here: the API server gets the address instead.
-    let mut configuration = the("ValidatingWebhookConfiguration", &chart).clone();
-    for webhook in configuration["webhooks"].as_array_mut().unwrap() {
-        webhook["clientConfig"] = json!({"url": format!("https://{address}/guard")});
-    }
-    apply::create(&client, &configuration).await;
+    register(&client, &chart, address).await;
     let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let bundle = async || {
         let found = webhooks.get(&format!("{NAMESPACE}-berth")).await.expect("created").webhooks;
         found.unwrap_or_default().into_iter().next().and_then(|it| it.client_config.ca_bundle)
     };
     await_until(SOON, "berth writes its CA into the webhooks", async || bundle().await.is_some()).await;
+    await_policy(&webhooks, "Fail").await;
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     await_until(SOON, "the API server asks the guard", async || {
         match pods.create(&PostParams::default(), &placed_pod("refused", json!({}))).await {
@@ -274,4 +285,67 @@ async fn the_guard_of_the_chart_works_with_what_the_chart_allows() {
     assert!(status == http::StatusCode::OK && text.contains("berth_access_checks_total"), "{status} {text}");
     let log = berth.log();
     assert!(!log.to_lowercase().contains("forbidden") && !log.contains("may not"), "{log}");
+}
+
+async fn await_policy(webhooks: &Api<ValidatingWebhookConfiguration>, wanted: &str) {
+    await_until(SOON, &format!("the policy is {wanted}"), async || {
+        let found = webhooks.get(&format!("{NAMESPACE}-berth")).await.expect("created").webhooks;
+        let policies = found.unwrap_or_default();
+        policies.iter().all(|webhook| webhook.failure_policy.as_deref() == Some(wanted))
+    })
+    .await;
+}
+
+/// Registers the guard of the chart at this address: there is no Service here.
+async fn register(client: &Client, chart: &[Value], address: std::net::SocketAddr) {
+    let mut configuration = the("ValidatingWebhookConfiguration", chart).clone();
+    for webhook in configuration["webhooks"].as_array_mut().unwrap() {
+        webhook["clientConfig"] = json!({"url": format!("https://{address}/guard")});
+    }
+    apply::create(client, &configuration).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guard_fails_closed_only_while_berth_serves_and_a_new_node_gets_its_network_even_after_a_crash() {
+    let chart = rendered("guard: {enabled: true, failurePolicy: Fail, timeoutSeconds: 5}\n");
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    create_namespace(&client, NAMESPACE).await;
+    create_namespace(&client, "kube-flannel").await;
+    create_nodes(&client, &Nodes { count: 1, ..Nodes::default() }).await;
+    let _kube_scheduler = cluster.start_scheduler("").await.expect("kube-scheduler starts");
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let config = local_config(&chart);
+    let start = async || Berth::start(&cluster.kubeconfig(), &config);
+    let mut berth = start().await;
+    register(&client, &chart, berth.secure_address().await).await;
+    await_policy(&webhooks, "Fail").await;
+
+    // The last replica stops: bindings are allowed unchecked.
+    assert!(berth.terminate().await.success(), "{}", berth.log());
+    await_policy(&webhooks, "Ignore").await;
+    create_pods(
+        &client,
+        &Pods { prefix: "alone", count: 1, scheduler: "default-scheduler", ..Pods::default() },
+        |_, _| {},
+    )
+    .await;
+    await_bound(&client, SOON, 1, |_| true).await;
+
+    // All replicas crash, and all nodes are replaced.
+    let mut berth = start().await;
+    await_policy(&webhooks, "Fail").await;
+    berth.kill();
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client.clone());
+    create_node(&client, "new", json!({"cpu": "4", "memory": "8Gi", "pods": "110"}), json!({})).await;
+    nodes.delete("node-0", &DeleteParams::default()).await.expect("deleted");
+    let tenant = Pods { prefix: "tenant", count: 1, scheduler: "default-scheduler", ..Pods::default() };
+    create_pods(&client, &tenant, |_, _| {}).await;
+    await_message(&client, "default", "tenant-0", |message| message.contains("failed calling webhook")).await;
+    let network = Pods { prefix: "network", namespace: "kube-flannel", ..tenant };
+    create_pods(&client, &network, |_, _| {}).await;
+    await_bound(&client, SOON, 1, |pod| pod.metadata.namespace.as_deref() == Some("kube-flannel")).await;
+    // The documented way out.
+    webhooks.delete(&format!("{NAMESPACE}-berth"), &DeleteParams::default()).await.expect("deleted");
+    await_bound(&client, SOON, 1, |pod| name_of(pod) == "tenant-0").await;
 }
