@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -47,7 +48,7 @@ use berth_scheduler::queue::BackoffLimits;
 use berth_scheduler::quota::QuotaReport;
 use berth_scheduler::scheduler::{Eviction, LatencySample, SchedulerConfig};
 use berth_server::metrics::{Histograms, MetricSources};
-use berth_server::{Access, Secure, Served, WebhookDoor, guard, listen, mutate, secure_routes, serve};
+use berth_server::{Access, Secure, Served, WebhookAccess, guard, listen, mutate, secure_routes, serve};
 use berth_telemetry::{Health, RecommenderMetrics};
 use evictions::{Order, carry_out_evictions};
 use outbox::{Inbox, Outbox, queue};
@@ -278,9 +279,9 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let secure_server = secure.as_ref().map(|(_, secure)| secure.clone());
     if let Some((listener, secure)) = secure {
         follow_certificates(&mut tasks, &client, &config, &secure);
-        let door = follow_webhook_paths(&mut tasks, &client, &config);
+        let webhooks = follow_webhook_paths(&mut tasks, &client, &config);
         follow_failure_policy(&mut tasks, &client, &config, &leadership);
-        let server = (listener, secure_routes(routes.clone(), &access, &door));
+        let server = (listener, secure_routes(routes.clone(), &access, &webhooks));
         // A review of a new pod does not wait for other work of the process.
         let own_thread = config.recommender.apply.webhook;
         serve_https(&mut tasks, server, secure, telling.clone(), own_thread)?;
@@ -293,7 +294,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     });
     sink::watch_cluster(&mut tasks, (&engine, &watches), &client, &sources, &health, &config);
     hints::follow(&mut tasks, &client, &config, &sources, &watches, (&engine, hints));
-    run_timers(&mut tasks, &engine, &config);
+    run_timers(&mut tasks, &engine, &config, &health);
     self_check::self_check(&mut tasks, &engine, &client, &config, sources.self_checks.clone());
     if let (Some(every), Some(latest)) = (config.fragmentation.every(), &sources.fragmentation) {
         fragmentation::report(&mut tasks, &engine, every, latest.clone());
@@ -416,7 +417,7 @@ fn follow_certificates(tasks: &mut Tasks, client: &Client, config: &Config, secu
 }
 
 /// Keeps the secret path of the webhooks, if configured.
-fn follow_webhook_paths(tasks: &mut Tasks, client: &Client, config: &Config) -> WebhookDoor {
+fn follow_webhook_paths(tasks: &mut Tasks, client: &Client, config: &Config) -> WebhookAccess {
     let serving = &config.serving;
     if serving.webhook_secret.is_empty() {
         let is_open = config.guard.enabled && !config.guard.require_client_certificate;
@@ -425,15 +426,15 @@ fn follow_webhook_paths(tasks: &mut Tasks, client: &Client, config: &Config) -> 
                 "everybody who reaches serving.address may call the webhooks: set serving.webhookSecret"
             );
         }
-        return WebhookDoor::default();
+        return WebhookAccess::default();
     }
-    let door = WebhookDoor::closed();
+    let webhooks = WebhookAccess::closed();
     let namespace = config.leader_election.lease_namespace(Path::new(NAMESPACE_FILE));
     let paths = WebhookPaths::new(client.clone(), &namespace, serving, guard::PATH, mutate::PATH);
-    let told = door.clone();
+    let told = webhooks.clone();
     let follow = paths.follow(webhook_path::FOLLOW_EVERY, move |tokens| told.accept(tokens.accepted()));
     tasks.spawn("path of the webhooks", follow);
-    door
+    webhooks
 }
 
 /// Has the API server refuse what this process does not review, while it reviews, if configured.
@@ -576,14 +577,16 @@ async fn agent_ends(threads: &AgentThreads) {
     }
 }
 
-fn run_timers(tasks: &mut Tasks, engine: &Engine, config: &Config) {
-    let to = engine.clone();
+fn run_timers(tasks: &mut Tasks, engine: &Engine, config: &Config, health: &Health) {
+    let (to, rounds) = (engine.clone(), Arc::new(AtomicU64::new(0)));
+    health.watch_loop("clock", TICK, rounds.clone());
     tasks.spawn("clock", async move {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             to.tick();
+            rounds.fetch_add(1, Ordering::Relaxed);
         }
     });
     tasks.spawn("limits", limits::watch(engine.clone()));

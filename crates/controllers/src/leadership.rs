@@ -201,6 +201,8 @@ pub fn lead(
     let (deadline, holder) = (elector.deadline(), elector.holder());
     let decides = Decides::new(Some(deadline.clone()));
     let exit = elector.exit();
+    let longest = lease.renew_deadline + lease.retry_period;
+    health.watch_loop("leader election", longest, elector.rounds());
     tasks.spawn("leader election", elector.run(ended(working.clone())));
     let (to, ready) = (engine.clone(), decides.ready.clone());
     if !election.active_active {

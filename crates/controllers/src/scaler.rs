@@ -157,16 +157,14 @@ impl Scaler {
         for service in &mut services {
             refuse_queries(service, &self.context.tenancy);
         }
-        if services.len() > SERVICES_MAX {
-            let left_out = services.len() - SERVICES_MAX;
-            tracing::warn!(
-                left_out,
-                most = SERVICES_MAX,
-                "too many ServiceScalers, only the first ones are scaled"
-            );
-            services.truncate(SERVICES_MAX);
+        let left_out;
+        (services, left_out) = shares(services, SERVICES_MAX);
+        if !left_out.is_empty() {
+            let left_out = left_out.len();
+            tracing::warn!(left_out, most = SERVICES_MAX, "too many ServiceScalers: some are not scaled");
         }
         self.remembered.retain(|uid, _| services.iter().any(|service| service.uid == *uid));
+        self.tell_left_out(&left_out, now).await;
         if services.is_empty() {
             return Ok(());
         }
@@ -196,6 +194,28 @@ impl Scaler {
         }
         Ok(())
     }
+}
+
+/// Returns the services that are scaled, and those that are too many: namespaces take turns, and each has its oldest ones scaled. Both
+/// sorted by name.
+fn shares(mut services: Vec<ScaledService>, most: usize) -> (Vec<ScaledService>, Vec<ScaledService>) {
+    if services.len() <= most {
+        return (services, Vec::new());
+    }
+    services.sort_by(|a, b| (&a.namespace, a.created, &a.name).cmp(&(&b.namespace, b.created, &b.name)));
+    let mut turns = Vec::with_capacity(services.len());
+    for of_namespace in services.chunk_by(|a, b| a.namespace == b.namespace) {
+        turns.extend(0..of_namespace.len());
+    }
+    let mut by_turn: Vec<(usize, ScaledService)> = turns.into_iter().zip(services).collect();
+    // Stable: in one turn, by namespace.
+    by_turn.sort_by_key(|(turn, _)| *turn);
+    let mut scaled: Vec<ScaledService> = by_turn.into_iter().map(|(_, service)| service).collect();
+    let mut left_out = scaled.split_off(most);
+    for services in [&mut scaled, &mut left_out] {
+        services.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    }
+    (scaled, left_out)
 }
 
 /// Refuses queries of a service's own where its namespace may not have any.
@@ -279,5 +299,35 @@ mod tests {
         );
         assert!(plan(own(), &["shop"]).is_ok() && plan(own(), &["*"]).is_ok());
         assert!(plan(serde_json::json!({"type": "CpuThrottling", "target": "0.1"}), &[]).is_ok());
+    }
+
+    #[test]
+    fn a_namespace_with_many_services_leaves_the_others_their_turn() {
+        let service = |namespace: &str, name: &str, second: u32| {
+            let object = serde_json::json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "ServiceScaler",
+                "metadata": {
+                    "namespace": namespace, "name": name,
+                    "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z"),
+                },
+                "spec": {"target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}},
+            });
+            ScaledService::read(&object.to_string()).expect("a ServiceScaler")
+        };
+        let services = || {
+            // The youngest of the first namespace comes first by name.
+            let greedy = (0..9).map(|at| service("a", &format!("s{at}"), 59 - at));
+            greedy
+                .chain([service("b", "x", 1), service("c", "y", 1), service("c", "z", 2)])
+                .collect::<Vec<_>>()
+        };
+        let names = |services: &[ScaledService]| {
+            services.iter().map(|it| format!("{}/{}", it.namespace, it.name)).collect::<Vec<_>>()
+        };
+        let (scaled, left_out) = shares(services(), 5);
+        assert_eq!(names(&scaled), ["a/s7", "a/s8", "b/x", "c/y", "c/z"]);
+        assert_eq!(left_out.len(), 7);
+        let (scaled, left_out) = shares(services(), 12);
+        assert_eq!((scaled.len(), left_out.len()), (12, 0));
     }
 }

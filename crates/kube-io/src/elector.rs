@@ -42,6 +42,7 @@ pub struct Elector {
     deadline: Deadline,
     holder: watch::Sender<Option<Holder>>,
     exit: LeaseExit,
+    rounds: Arc<AtomicU64>,
     /// From the released lease that was read last: the version up to which the former holder knew all binds.
     handed_over: Option<u64>,
 }
@@ -174,6 +175,7 @@ impl Elector {
             deadline: Deadline::default(),
             holder: watch::Sender::new(None),
             exit: LeaseExit::default(),
+            rounds: Arc::default(),
             handed_over: None,
         };
         Ok((elector, receiver))
@@ -189,6 +191,11 @@ impl Elector {
         self.holder.subscribe()
     }
 
+    /// Returns the number of rounds so far. One takes no longer than the renew deadline and the retry period.
+    pub fn rounds(&self) -> Arc<AtomicU64> {
+        self.rounds.clone()
+    }
+
     pub fn exit(&self) -> LeaseExit {
         self.exit.clone()
     }
@@ -199,6 +206,7 @@ impl Elector {
         let mut stop = std::pin::pin!(stop);
         let mut leaving = self.exit.leaving.subscribe();
         loop {
+            self.rounds.fetch_add(1, Ordering::Relaxed);
             tokio::select! {
                 () = self.round() => {}
                 _ = leaving.changed() => {}
@@ -212,6 +220,7 @@ impl Elector {
     /// Publishes the holder. Never returns.
     async fn observe(&mut self) {
         loop {
+            self.rounds.fetch_add(1, Ordering::Relaxed);
             let pause = match self.read().await {
                 Ok(()) if self.holder.borrow().is_some() => self.config.retry_period / 2,
                 _ => HANDOVER_PAUSE,

@@ -33,7 +33,7 @@ use guard::Guard;
 use metrics::Metrics;
 use mutate::Mutate;
 pub use secure::Secure;
-pub use webhook::WebhookDoor;
+pub use webhook::WebhookAccess;
 
 /// State shared by the handlers.
 #[derive(Clone)]
@@ -86,17 +86,17 @@ fn plain_routes(served: Served, is_local: bool, plaintext: bool) -> Router {
 }
 
 /// Everything served over HTTPS, with the access checks in front of it.
-pub fn secure_routes(served: Served, access: &Access, door: &WebhookDoor) -> Router {
+pub fn secure_routes(served: Served, access: &Access, webhooks: &WebhookAccess) -> Router {
     let extender = served.extender.clone().map(|extender| {
         let clients = extender.clients.clone();
         access.admit_clients(extender_routes(extender), clients)
     });
     let guard = served.guard.clone().map(|guard| {
         let certified = guard.require_client_certificate;
-        door.route(guard::PATH, guard::webhook(guard), access, certified)
+        webhooks.route(guard::PATH, guard::webhook(guard), access, certified)
     });
     let mutate = served.mutate.clone();
-    let mutate = mutate.map(|mutate| door.route(mutate::PATH, mutate::webhook(mutate), access, false));
+    let mutate = mutate.map(|mutate| webhooks.route(mutate::PATH, mutate::webhook(mutate), access, false));
     let asked = [extender, guard, mutate].into_iter().flatten().fold(Router::new(), Router::merge);
     access.guard(inspection(&served)).merge(asked)
 }
@@ -129,7 +129,7 @@ async fn ready(State(served): State<Served>) -> Response {
     answer(served.health.ready())
 }
 
-fn answer(health: Result<(), &'static str>) -> Response {
+fn answer(health: Result<(), String>) -> Response {
     match health {
         Ok(()) => (StatusCode::OK, "ok").into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),

@@ -20,15 +20,15 @@ use super::access::Access;
 
 /// Decides who may call the webhooks. Clones share the tokens.
 #[derive(Clone, Default)]
-pub struct WebhookDoor {
+pub struct WebhookAccess {
     /// Hashes of the tokens that are accepted; `None`: everybody may call.
     tokens: Option<Arc<RwLock<Vec<Vec<u8>>>>>,
 }
 
-impl WebhookDoor {
-    /// Returns a door that admits nobody until it is told the tokens.
+impl WebhookAccess {
+    /// Returns access that admits nobody until it is told the tokens.
     pub fn closed() -> Self {
-        WebhookDoor { tokens: Some(Arc::default()) }
+        WebhookAccess { tokens: Some(Arc::default()) }
     }
 
     /// Replaces the tokens that are accepted.
@@ -73,12 +73,12 @@ fn hash(token: &str) -> Vec<u8> {
 
 /// A wrong token gets the answer of a path that does not exist. The body is not read.
 async fn admit(
-    State((door, access)): State<(WebhookDoor, Access)>,
+    State((webhooks, access)): State<(WebhookAccess, Access)>,
     Path(token): Path<String>,
     request: Request,
     next: Next,
 ) -> Response {
-    if door.admits(&token) {
+    if webhooks.admits(&token) {
         return next.run(request).await;
     }
     access.counters().unauthenticated.fetch_add(1, Relaxed);

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::act::Done;
 use super::look::ServiceObservation;
 use super::settle::{Remembered, Settled};
-use super::{InTheWay, Scaler};
+use super::{InTheWay, SERVICES_MAX, Scaler};
 use berth_crds::service_scaler::{ContainerStatus, HintStatus, ServiceScalerStatus};
 use berth_kube_io::conditions;
 use berth_kube_io::scaling::{ScaledService, ScalerChange, ScalingPlan};
@@ -18,6 +18,9 @@ use berth_rightsizing::scaling::Size;
 const REMEMBERED_EVERY_S: i64 = 60;
 /// Maximum size of the state; a larger state is not written, and the next leader starts from scratch.
 const REMEMBERED_BYTES_MAX: usize = 64 << 10;
+
+/// Maximum number of services that are told in one round that they are too many.
+const TOLD_MAX: usize = 100;
 
 /// Report of one service.
 struct ServiceReport {
@@ -73,6 +76,23 @@ impl Scaler {
         *self.standings.entry(told.active.1).or_default() += 1;
         self.report(service, &mut remembered, told, now).await;
         self.remembered.insert(uid, remembered);
+    }
+
+    /// Says in the statuses of services why they are not scaled, for some of them in each round.
+    pub(super) async fn tell_left_out(&mut self, services: &[ScaledService], now: Timestamp) {
+        const REASON: &str = "LimitReached";
+        let is_told = |service: &&ScaledService| {
+            let status = service.status.as_ref();
+            status.is_some_and(|status| status.conditions.iter().any(|condition| condition.reason == REASON))
+        };
+        for service in services.iter().filter(|service| !is_told(service)).take(TOLD_MAX) {
+            let why = format!("berth scales at most {SERVICES_MAX} services, and namespaces take turns");
+            let told = ServiceReport::not_scaled(REASON, why);
+            self.report(service, &mut Remembered::of(service), told, now).await;
+        }
+        if !services.is_empty() {
+            *self.standings.entry(REASON).or_default() += services.len();
+        }
     }
 
     async fn report(
