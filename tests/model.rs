@@ -142,6 +142,12 @@ fn with_one_leader_each_safeguard_is_needed() {
     breaks("a bind of an earlier term", PAIR, Safeguards { same_term: false, ..ALL }, I2);
     breaks("a timeout above the slack", PAIR, Safeguards { request_ticks: REQUEST + 1, ..ALL }, I2);
     breaks("a lease released too early", end, Safeguards { settle_first: false, ..ALL }, I2);
+    breaks(
+        "a version handed over before all binds are seen",
+        end,
+        Safeguards { see_first: false, ..ALL },
+        I2,
+    );
     breaks("the identity of the last run", end, Safeguards { new_identity: false, ..ALL }, I2);
     for invariant in [I1_ASSUMED, I2] {
         let forgets = Safeguards { keep_assumption: false, ..ALL };
@@ -170,4 +176,5 @@ fn with_the_guard_each_safeguard_is_needed() {
     breaks("a guard that trusts its own assumptions", GUARDED, Safeguards { review_own: false, ..ALL }, I2);
     breaks("a guard that holds room once", loss, Safeguards { hold_again: false, ..ALL }, I2);
     breaks("a guard that leaves too early", end, Safeguards { settle_first: false, ..ALL }, I2);
+    breaks("a guard that has not seen what it hands over", end, Safeguards { see_first: false, ..ALL }, I2);
 }

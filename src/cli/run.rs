@@ -242,6 +242,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         node_watch: Arc::default(),
         object_watches: Arc::default(),
         self_checks: Arc::default(),
+        lease_renewed: Arc::default(),
         serving: secure.as_ref().map(|(_, secure)| (secure.counters(), access.clone())),
         recommender: config.recommender.enabled.then(|| Arc::new(RecommenderMetrics::default())),
         updater: config.recommender.apply.updater.then(Arc::default),
@@ -259,6 +260,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         config: &config,
         serving: secure_address,
         pods: &sources.pod_watch,
+        renewed: &sources.lease_renewed,
     };
     let leadership = leadership::lead(&mut tasks, &engine, place, &health, working.clone())?;
     let store = KubeStore::new(cluster.clone(), leadership.fence.as_ref())?;

@@ -29,9 +29,13 @@ pub enum Action {
     Crash(At),
     /// A graceful shutdown: the lease is released.
     Stop(At),
+    /// The same, and the lease carries the version up to which this process has seen the pods.
+    HandOver(At),
     See(At),
     Relist(At),
     ReadBarrier(At),
+    /// The new leader relies on the version in the lease instead.
+    TrustHandover(At),
     /// A bind.
     Place(At, Uid, NodeAt),
     Send(At, Uid),
@@ -91,8 +95,10 @@ impl Protocol {
     /// there is nothing new to read.
     fn write_lease(&self, state: &mut State, at: At) {
         if state.holder != Holder::Replica(at) {
-            for replica in &mut state.replicas {
+            let released = state.holder == Holder::Nobody;
+            for (of, replica) in state.replicas.iter_mut().enumerate() {
                 replica.barrier = Barrier::Unread;
+                replica.handed = replica.handed.filter(|_| released && of == usize::from(at));
             }
             if self.safe.same_term && !self.is_guarded() {
                 let attempts = &mut state.replicas[usize::from(at)].attempts;
@@ -107,6 +113,7 @@ impl Protocol {
         let pending = |uid: &usize| matches!(state.pods[*uid], Stored::Pending { .. });
         let unbound = (0..UIDS).filter(pending).fold(0u8, |set, uid| set | 1 << uid);
         let replica = &mut state.replicas[usize::from(at)];
+        replica.handed = None;
         replica.barrier = match self.safe.fresh {
             Fresh::Unchecked => Barrier::Open,
             Fresh::CaughtUp => Barrier::Behind(replica.unseen.as_slice().len() as u8),
@@ -116,6 +123,16 @@ impl Protocol {
             }
         };
         replica.look_at_barrier();
+    }
+
+    /// Releases the lease with the version up to which the replica, which ends, has seen the pods.
+    fn hand_over(&self, state: &mut State, at: At) {
+        let seen_less = state.replicas[usize::from(at)].unseen.as_slice().len();
+        self.end(state, at);
+        for replica in &mut state.replicas {
+            replica.handed = Some(replica.unseen.as_slice().len().saturating_sub(seen_less) as u8);
+        }
+        (state.holder, state.lease_age) = (Holder::Nobody, 0);
     }
 
     fn relist(&self, state: &mut State, at: At) {
@@ -324,9 +341,15 @@ impl Model for Protocol {
                     next.holder = Holder::Dead;
                 }
             }
+            Action::HandOver(at) => self.hand_over(&mut next, at),
             Action::See(at) => next.replicas[usize::from(at)].see_next(&self.books),
             Action::Relist(at) => self.relist(&mut next, at),
             Action::ReadBarrier(at) => self.read_barrier(&mut next, at),
+            Action::TrustHandover(at) => {
+                let replica = &mut next.replicas[usize::from(at)];
+                replica.barrier = Barrier::Behind(replica.handed.take()?);
+                replica.look_at_barrier();
+            }
             Action::Place(at, uid, node) => {
                 let replica = &mut next.replicas[usize::from(at)];
                 if !replica.place(&self.books, uid, node) {
@@ -424,6 +447,9 @@ impl Protocol {
             actions.push(Action::Crash(at));
             if holds_lease && (replica.is_settled() || !self.safe.settle_first) {
                 actions.push(Action::Stop(at));
+                if replica.has_seen_all() || !self.safe.see_first {
+                    actions.push(Action::HandOver(at));
+                }
             }
         }
         // A standby with nothing in progress may as well receive all events later: its view is not used before it
@@ -433,6 +459,9 @@ impl Protocol {
         }
         if self.leads(state, at) && replica.barrier == Barrier::Unread {
             actions.push(Action::ReadBarrier(at));
+            if replica.handed.is_some() {
+                actions.push(Action::TrustHandover(at));
+            }
         }
         for uid in 0..UIDS as u8 {
             self.pod_actions(state, at, uid, actions);

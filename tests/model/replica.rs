@@ -26,6 +26,7 @@ impl Replica {
         if let Barrier::Behind(events) = &mut self.barrier {
             *events = events.saturating_sub(1);
         }
+        self.handed = self.handed.map(|events| events.saturating_sub(1));
         self.look_at_barrier();
     }
 
@@ -37,6 +38,7 @@ impl Replica {
         if matches!(self.barrier, Barrier::Behind(_)) {
             self.barrier = Barrier::Behind(0);
         }
+        self.handed = self.handed.map(|_| 0);
         self.look_at_barrier();
     }
 

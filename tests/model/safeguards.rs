@@ -34,6 +34,8 @@ pub struct Safeguards {
     pub request_ticks: u8,
     /// The lease is released only when no bind is under way.
     pub settle_first: bool,
+    /// The version of the pods is handed over with the lease only when the watch has shown all binds.
+    pub see_first: bool,
     /// A restarted process has another identity, and waits for the lease like any candidate.
     pub new_identity: bool,
     pub bounded_requests: bool,
@@ -54,6 +56,7 @@ impl Safeguards {
         send_uid: true,
         request_ticks: REQUEST,
         settle_first: true,
+        see_first: true,
         new_identity: true,
         bounded_requests: true,
         guard_assumes: true,

@@ -214,6 +214,8 @@ pub enum Barrier {
 pub struct Replica {
     /// Unread while it does not hold the lease.
     pub barrier: Barrier,
+    /// Events that it has not seen of those up to the version in the released lease; `None`: the lease has none.
+    pub handed: Option<u8>,
     /// Events that its watch has not delivered yet.
     pub unseen: Few<Event, 10>,
     /// Its ledger: see `books.rs`.
@@ -229,12 +231,19 @@ impl Replica {
     pub fn new() -> Self {
         Replica {
             barrier: Barrier::Unread,
+            handed: None,
             unseen: Few::empty(),
             charges: 0,
             known: [Known::Absent; UIDS],
             attempts: [None; UIDS],
             holds: [None; UIDS],
         }
+    }
+
+    /// Returns whether its watch has shown all binds that it charges.
+    pub fn has_seen_all(&self) -> bool {
+        let charged = |event: &Event| matches!(event, Event::Bound(uid, _) if self.charged(*uid).is_some());
+        !self.unseen.as_slice().iter().any(charged)
     }
 
     /// Returns whether no bind that it decided on is in progress, its own or one that it approved.

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -148,13 +148,15 @@ pub struct ElectionContext<'a> {
     pub serving: Option<SocketAddr>,
     /// The watch of pods; it is started later.
     pub pods: &'a Arc<WatchCounters>,
+    /// Set to the time of each renewal, in seconds since 1970.
+    pub renewed: &'a Arc<AtomicI64>,
 }
 
 /// Takes part in the elections of the configuration, and passes the results to the engine.
 pub fn lead(
     tasks: &mut Tasks,
     engine: &Engine,
-    ElectionContext { cluster, config, serving, pods }: ElectionContext,
+    ElectionContext { cluster, config, serving, pods, renewed }: ElectionContext,
     health: &Health,
     working: watch::Receiver<bool>,
 ) -> Result<Leadership> {
@@ -198,12 +200,13 @@ pub fn lead(
         )
     };
     let (elector, leading) = Elector::new(client.clone(), lease.clone())?;
+    let elector = elector.with_renewed(renewed.clone());
     let (deadline, holder) = (elector.deadline(), elector.holder());
     let decides = Decides::new(Some(deadline.clone()));
     let exit = elector.exit();
     let longest = lease.renew_deadline + lease.retry_period;
     health.watch_loop("leader election", longest, elector.rounds());
-    tasks.spawn("leader election", elector.run(ended(working.clone())));
+    tasks.spawn("leader election", elector.run_and_observe(ended(working.clone())));
     let (to, ready) = (engine.clone(), decides.ready.clone());
     if !election.active_active {
         let (leads, at_end) = ((leading.clone(), Some(deadline.clone())), decides.stopping.clone());

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -43,6 +43,8 @@ pub struct Elector {
     holder: watch::Sender<Option<Holder>>,
     exit: LeaseExit,
     rounds: Arc<AtomicU64>,
+    /// Time of the last renewal, in seconds since 1970.
+    renewed: Arc<AtomicI64>,
     /// From the released lease that was read last: the version up to which the former holder knew all binds.
     handed_over: Option<u64>,
 }
@@ -176,6 +178,7 @@ impl Elector {
             holder: watch::Sender::new(None),
             exit: LeaseExit::default(),
             rounds: Arc::default(),
+            renewed: Arc::default(),
             handed_over: None,
         };
         Ok((elector, receiver))
@@ -191,6 +194,11 @@ impl Elector {
         self.holder.subscribe()
     }
 
+    /// Has the time of each renewal stored here, in seconds since 1970.
+    pub fn with_renewed(self, renewed: Arc<AtomicI64>) -> Self {
+        Elector { renewed, ..self }
+    }
+
     /// Returns the number of rounds so far. One takes no longer than the renew deadline and the retry period.
     pub fn rounds(&self) -> Arc<AtomicU64> {
         self.rounds.clone()
@@ -200,9 +208,26 @@ impl Elector {
         self.exit.clone()
     }
 
-    /// Competes for the lease until `stop` resolves, then releases it if held and publishes who holds it next. Never returns. No
-    /// failure of the API server ends this: the loss of the lease is published, and the candidate keeps trying.
+    /// Competes for the lease until `stop` resolves, then releases it if held. No failure of the API server ends this: the loss of the
+    /// lease is published, and the candidate keeps trying.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        self.compete(stop).await;
+    }
+
+    /// The same, and then publishes who holds the lease next. Never returns.
+    pub async fn run_and_observe(mut self, stop: impl Future<Output = ()>) {
+        self.compete(stop).await;
+        loop {
+            self.rounds.fetch_add(1, Ordering::Relaxed);
+            let pause = match self.read().await {
+                Ok(()) if self.holder.borrow().is_some() => self.config.retry_period / 2,
+                _ => HANDOVER_PAUSE,
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn compete(&mut self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
         let mut leaving = self.exit.leaving.subscribe();
         loop {
@@ -214,19 +239,6 @@ impl Elector {
             }
         }
         self.release().await;
-        self.observe().await;
-    }
-
-    /// Publishes the holder. Never returns.
-    async fn observe(&mut self) {
-        loop {
-            self.rounds.fetch_add(1, Ordering::Relaxed);
-            let pause = match self.read().await {
-                Ok(()) if self.holder.borrow().is_some() => self.config.retry_period / 2,
-                _ => HANDOVER_PAUSE,
-            };
-            tokio::time::sleep(pause).await;
-        }
     }
 
     async fn read(&mut self) -> kube::Result<()> {
@@ -384,6 +396,7 @@ impl Elector {
         }
         self.lead_until = Some(until);
         self.deadline.set(self.lead_until, self.handed_over);
+        self.renewed.store(Timestamp::now().as_second(), Ordering::Relaxed);
         if self.publish(true) {
             tracing::info!(lease = self.config.name, identity = self.config.identity, "leading");
         }

@@ -29,6 +29,7 @@ mod retry;
 pub mod scaling;
 mod self_check;
 mod served;
+mod shared_secret;
 mod status_writer;
 mod throttle;
 pub mod vpa;

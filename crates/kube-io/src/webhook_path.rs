@@ -10,22 +10,19 @@ mod plan;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client};
+use kube::Client;
 use serde_json::{Value, json};
 
+use super::shared_secret::{Renewal, SharedSecret};
 use super::webhook_configurations::{RetryWarnings, WebhookConfiguration};
 use berth_config::Serving;
-use berth_model::with_causes;
 use plan::renewed;
 pub use plan::{FOLLOW_EVERY, Tokens};
 
-/// Maximum attempts per round when other replicas write at the same time.
-const WRITE_TRIES: usize = 5;
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(2);
 /// Keys of the Secret.
@@ -35,8 +32,7 @@ const CHANGED: &str = "berth.dev/changed";
 
 /// Keeps the tokens in a Secret, tells the server about them, and writes the path into the webhook configurations.
 pub struct WebhookPaths {
-    secrets: Api<Secret>,
-    secret: String,
+    secret: SharedSecret,
     /// With their paths without a token.
     webhooks: Vec<(WebhookConfiguration, &'static str)>,
     warnings: RetryWarnings,
@@ -57,8 +53,12 @@ impl WebhookPaths {
             (WebhookConfiguration::mutating(&client, serving), mutate),
         ];
         WebhookPaths {
-            secrets: Api::namespaced(client, namespace),
-            secret: serving.webhook_secret.clone(),
+            secret: SharedSecret::new(
+                client,
+                namespace,
+                &serving.webhook_secret,
+                ("serving.webhookSecret", "Opaque"),
+            ),
             webhooks: webhooks.into_iter().filter_map(|(webhook, path)| Some((webhook?, path))).collect(),
             warnings: RetryWarnings::default(),
         }
@@ -95,51 +95,18 @@ impl WebhookPaths {
 
     /// Renews what is due and returns the tokens of the Secret.
     async fn keep(&self, now: Timestamp) -> Result<Tokens> {
-        for _ in 0..WRITE_TRIES {
-            let found = self.secrets.get_opt(&self.secret).await;
-            let found = found.map_err(|error| self.explained("read", &error))?;
-            let tokens = found.as_ref().map(tokens_in).unwrap_or_default();
+        let renew = |secret: Secret| {
+            let tokens = tokens_in(&secret);
             let renewed = renewed(&tokens, now, random_token);
-            let Some(tokens) = renewed.map_err(|_| anyhow::anyhow!("the system has no random numbers"))?
-            else {
-                return Ok(tokens);
-            };
-            let params = PostParams::default();
-            let secret = with(found.clone().unwrap_or_else(|| self.new_secret()), &tokens);
-            let written = match found {
-                Some(_) => self.secrets.replace(&self.secret, &params, &secret).await,
-                None => self.secrets.create(&params, &secret).await,
-            };
-            match written {
-                Ok(_) => return Ok(tokens),
-                // Another replica wrote first: read its result.
-                Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
-                Err(error) => return Err(self.explained("written", &error)),
-            }
-        }
-        bail!(
-            "the Secret {} of serving.webhookSecret was changed by another client on every attempt",
-            self.secret
-        )
-    }
-
-    fn new_secret(&self) -> Secret {
-        let metadata = ObjectMeta { name: Some(self.secret.clone()), ..ObjectMeta::default() };
-        Secret { metadata, type_: Some("Opaque".to_owned()), ..Secret::default() }
-    }
-
-    fn explained(&self, what: &str, error: &kube::Error) -> anyhow::Error {
-        let hint = match error {
-            kube::Error::Api(status) if status.is_forbidden() => {
-                ": berth's service account may get and update it, and create Secrets, only with the Role of the chart"
-            }
-            _ => "",
+            Ok(match renewed.map_err(|_| anyhow!("the system has no random numbers"))? {
+                None => Renewal::Keep(tokens),
+                Some(tokens) => {
+                    let secret = with(secret, &tokens);
+                    Renewal::Write(tokens, secret.into())
+                }
+            })
         };
-        anyhow::anyhow!(
-            "the Secret {} of serving.webhookSecret cannot be {what}{hint}: {}",
-            self.secret,
-            with_causes(error)
-        )
+        self.secret.keep(renew).await
     }
 }
 

@@ -12,7 +12,7 @@ use berth_telemetry::encode::{MetricLabels, counters, gauges};
 use berth_telemetry::{RecommenderMetrics, ScalerMetrics, UpdaterMetrics};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -158,6 +158,8 @@ pub struct MetricSources {
     /// Watches of all other kinds together.
     pub object_watches: Arc<WatchCounters>,
     pub self_checks: Arc<SelfCheckCounters>,
+    /// Time of the last renewal of the Lease, in seconds since 1970; 0: this process has not held it.
+    pub lease_renewed: Arc<AtomicI64>,
     /// `None` without `serving.address`.
     pub serving: Option<(Arc<secure::TlsCounters>, Access)>,
     /// `None` while the recommender is disabled.
@@ -442,6 +444,7 @@ impl Scrape {
             node_watch,
             object_watches,
             self_checks,
+            lease_renewed,
             serving: _,
             recommender: _,
             fragmentation: _,
@@ -450,6 +453,14 @@ impl Scrape {
         } = &self.sources;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided whose outcome is pending", &[(&[], pending)])?;
+        gauges(
+            to,
+            "berth_lease_renewed_timestamp_seconds",
+            "Last renewal of the Lease by this process, in seconds since 1970; 0: none",
+            &[(&[], usize::try_from(lease_renewed.load(Relaxed)).unwrap_or(0))],
+        )?;
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        gauges(to, "berth_build_info", "1, with the version of this process", &[(&version, 1)])?;
         counters(
             to,
             "berth_bind_requests",

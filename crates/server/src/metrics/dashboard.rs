@@ -52,6 +52,7 @@ fn scrape() -> String {
             node_watch: Arc::default(),
             object_watches: Arc::default(),
             self_checks: Arc::default(),
+            lease_renewed: Arc::default(),
             serving: Some((Arc::default(), access)),
             recommender: Some(recommender),
             updater: Some(Arc::default()),
