@@ -83,7 +83,7 @@ fn objects() -> impl Iterator<Item = (&'static str, &'static str, &'static str, 
         }
         let spec = json!({
             "target": target, "objectives": {"signal": {"type": "CpuThrottling", "target": "0.05"}},
-            "bounds": {"minReplicas": 1, "maxReplicas": 40},
+            "bounds": {"minReplicas": 1, "maxReplicas": 40}, "dryRun": false,
         });
         ("ServiceScaler", "berth.dev", "v1alpha1", json!({"metadata": metadata, "spec": spec}))
     });

@@ -105,7 +105,7 @@ async fn measure_all(options: Options) -> Result<()> {
         report::check_target(file)?;
     }
     let size = Size { nodes: options.nodes as usize, pods: options.pods as usize };
-    let mut report = Report::new(size);
+    let mut report = Report::new(size)?;
     for workload in workloads {
         // All subjects in every round, so that a machine that gets slower affects all of them.
         for round in 1..=options.repeat {

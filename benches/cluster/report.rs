@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use berth::columns;
-use berth_testenv::binaries::KUBERNETES_VERSION;
+use berth_testenv::binaries::Environment;
 use serde::Serialize;
 
 use crate::measure::Run;
@@ -53,17 +53,17 @@ impl Group<'_> {
 }
 
 impl Report {
-    pub fn new(size: Size) -> Self {
-        Report {
+    pub fn new(size: Size) -> Result<Self> {
+        Ok(Report {
             machine: Machine {
                 cores: std::thread::available_parallelism().map_or(1, usize::from),
                 memory_gib: memory_gib().unwrap_or_default(),
                 berth: env!("CARGO_PKG_VERSION"),
-                kubernetes: KUBERNETES_VERSION,
+                kubernetes: Environment::of_process()?.kubernetes.version(),
             },
             size,
             runs: Vec::new(),
-        }
+        })
     }
 
     /// Groups the runs in the order of the workloads, and of the subjects in each run.

@@ -57,7 +57,7 @@ async fn handle(State(store): State<Arc<Store>>, Query(params): Query<Params>, r
         }
         (&Method::GET, ["api", "v1", "namespaces", _, "pods", name]) => match store.pod(name) {
             Some(pod) => json_text(StatusCode::OK, pod),
-            None => status(StatusCode::NOT_FOUND, "NotFound"),
+            None => pod_not_found(name),
         },
         (&Method::POST, ["api", "v1", "namespaces", _, "pods", name, "binding"]) => bind(&store, name, &body),
         (&Method::PATCH, ["api", "v1", "namespaces", _, "pods", name, "status"]) => {
@@ -86,13 +86,20 @@ fn status(code: StatusCode, reason: &str) -> Response {
     json_text(code, failure(code, reason).to_string())
 }
 
+/// Names the pod, as kube-apiserver does: without a name, the path is not served.
+fn pod_not_found(name: &str) -> Response {
+    let mut failure = failure(StatusCode::NOT_FOUND, "NotFound");
+    failure["details"] = json!({"name": name, "kind": "pods"});
+    json_text(StatusCode::NOT_FOUND, failure.to_string())
+}
+
 fn bind(store: &Store, name: &str, body: &Bytes) -> Response {
     let binding: Value = serde_json::from_slice(body).unwrap_or_default();
     let uid = binding["metadata"]["uid"].as_str().unwrap_or_default();
     let node = binding["target"]["name"].as_str().unwrap_or_default();
     match store.bind(name, uid, node) {
         Bound::Done => json_text(StatusCode::CREATED, r#"{"kind":"Status","status":"Success"}"#.to_owned()),
-        Bound::NotFound => status(StatusCode::NOT_FOUND, "NotFound"),
+        Bound::NotFound => pod_not_found(name),
         Bound::AlreadyAssigned => status(StatusCode::CONFLICT, "Conflict"),
     }
 }
@@ -102,7 +109,7 @@ fn patch_status(store: &Store, name: &str, body: &Bytes) -> Response {
     match &patch["status"]["conditions"][0] {
         Value::Null => status(StatusCode::OK, "nothing is kept of this patch"),
         condition if store.set_condition(name, condition) => json_text(StatusCode::OK, "{}".to_owned()),
-        _ => status(StatusCode::NOT_FOUND, "NotFound"),
+        _ => pod_not_found(name),
     }
 }
 

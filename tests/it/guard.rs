@@ -1,5 +1,6 @@
 //! The binding guard as a webhook of a real API server: no client can overcommit a node.
 
+mod hostile;
 mod replicas;
 mod rolling;
 mod strangers;

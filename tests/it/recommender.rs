@@ -64,7 +64,7 @@ pub async fn create(api: &Api<DynamicObject>, object: Value) -> DynamicObject {
     api.create(&PostParams::default(), &object).await.expect("the object is created")
 }
 
-fn vpa(name: &str, target: &str, recommender: &str) -> Value {
+pub fn vpa(name: &str, target: &str, recommender: &str) -> Value {
     json!({
         "apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler",
         "metadata": {"name": name},
@@ -128,7 +128,7 @@ async fn create_workload(client: &Client, name: &str, pods: usize) {
 }
 
 /// Publishes usage of a pod's container `app`, measured at `time`.
-async fn measure(client: &Client, pod: &str, time: Timestamp, cpu: &str, memory: &str) {
+pub async fn measure(client: &Client, pod: &str, time: Timestamp, cpu: &str, memory: &str) {
     let object = json!({
         "apiVersion": "metrics.k8s.io/v1beta1", "kind": "PodMetrics", "metadata": {"name": pod},
         "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "window": "15s",

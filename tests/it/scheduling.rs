@@ -1,7 +1,7 @@
 //! berth as users run it, on a real API server: pods are bound, get the reason why they wait, and are never bound
 //! wrongly.
 
-mod audit;
+pub(crate) mod audit;
 mod beside;
 mod bursts;
 mod faults;

@@ -44,6 +44,14 @@ pub(crate) struct Answer {
 struct Status {
     message: String,
     reason: String,
+    details: Option<Details>,
+}
+
+/// The fields of `metav1.StatusDetails` that are read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Details {
+    name: String,
 }
 
 impl Answer {
@@ -51,12 +59,16 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// Whether the API server itself, and not a proxy, reports that the object does not exist.
+    /// Whether the API server itself, and not a proxy, reports that the object does not exist. Of a subresource that it does not
+    /// serve it says `NotFound` as well, without the name of an object.
     pub fn is_object_not_found(&self) -> bool {
-        self.status == StatusCode::NOT_FOUND && self.parsed().reason == "NotFound"
+        let status = self.parsed();
+        self.status == StatusCode::NOT_FOUND
+            && status.reason == "NotFound"
+            && status.details.is_some_and(|details| !details.name.is_empty())
     }
 
-    /// Returns whether this is a 404 that may be a proxy's.
+    /// Returns whether this is a 404 that may be a proxy's, or that of a subresource which is not served.
     pub fn is_foreign_not_found(&self) -> bool {
         self.status == StatusCode::NOT_FOUND && !self.is_object_not_found()
     }

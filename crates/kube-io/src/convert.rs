@@ -184,10 +184,8 @@ fn unsupported(spec: &LeanPodSpec) -> Box<[Unsupported]> {
             Unsupported::Volumes,
         ),
         (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),
-        (
-            spec.workload_ref.is_some() || spec.scheduling_group.is_some() && pod_group(spec).is_none(),
-            Unsupported::SchedulingGroup,
-        ),
+        (spec.scheduling_group.is_some() && pod_group(spec).is_none(), Unsupported::SchedulingGroup),
+        (spec.workload_ref.is_some(), Unsupported::WorkloadRef),
     ]
     .into_iter()
     .filter_map(|(asked, what)| asked.then_some(what))

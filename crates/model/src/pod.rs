@@ -172,6 +172,8 @@ pub enum Unsupported {
     Volumes,
     ResourceClaims,
     SchedulingGroup,
+    /// The predecessor of `schedulingGroup` in Kubernetes 1.35.
+    WorkloadRef,
 }
 
 impl Unsupported {
@@ -181,6 +183,7 @@ impl Unsupported {
             Unsupported::Volumes => "spec.volumes",
             Unsupported::ResourceClaims => "spec.resourceClaims",
             Unsupported::SchedulingGroup => "spec.schedulingGroup",
+            Unsupported::WorkloadRef => "spec.workloadRef",
         }
     }
 }

@@ -3,13 +3,58 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 
 use super::go;
 
-/// Kubernetes release of the programs built here; `tools/control-plane/go.mod` pins the same one.
-pub const KUBERNETES_VERSION: &str = "v1.36.3";
+/// Name of the variable that chooses the [`Kubernetes`] of the control plane, for example `BERTH_KUBERNETES=1.34`.
+pub const KUBERNETES_VARIABLE: &str = "BERTH_KUBERNETES";
+
+/// A supported minor version of Kubernetes, and the release of it that is built here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kubernetes {
+    V1_34,
+    V1_35,
+    /// The newest one, whose module also pins etcd, kubectl and the filter oracle.
+    #[default]
+    V1_36,
+}
+
+impl Kubernetes {
+    /// All of them, oldest first.
+    pub const ALL: [Self; 3] = [Self::V1_34, Self::V1_35, Self::V1_36];
+
+    /// Returns the minor version, such as `1.36`.
+    pub fn minor(self) -> &'static str {
+        match self {
+            Self::V1_34 => "1.34",
+            Self::V1_35 => "1.35",
+            Self::V1_36 => "1.36",
+        }
+    }
+
+    /// Returns the release; the go.mod of its folder in `tools/` pins the same one.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::V1_34 => "v1.34.4",
+            Self::V1_35 => "v1.35.4",
+            Self::V1_36 => "v1.36.3",
+        }
+    }
+}
+
+impl FromStr for Kubernetes {
+    type Err = anyhow::Error;
+
+    fn from_str(minor: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|it| it.minor() == minor);
+        let all = Self::ALL.map(Self::minor).join(", ");
+        found.with_context(|| format!("{KUBERNETES_VARIABLE} is {minor:?}: choose one of {all}"))
+    }
+}
 
 /// A program that the demo, the tests or the benchmarks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +102,8 @@ impl Program {
 pub struct Environment {
     /// `KUBEBUILDER_ASSETS`: a folder with etcd and kube-apiserver, maybe kube-scheduler; it wins when set.
     pub assets: Option<PathBuf>,
+    /// `BERTH_KUBERNETES`: the version of kube-apiserver, kube-scheduler and kube-controller-manager that are built.
+    pub kubernetes: Kubernetes,
     /// Folder for programs built here.
     pub cache: PathBuf,
     /// `PATH`, where `go` is looked for.
@@ -70,16 +117,24 @@ impl Environment {
     /// running program lies in; for an installed program, in `berth/` of the user's cache folder.
     ///
     /// # Errors
-    /// When there is neither a cargo target folder nor `XDG_CACHE_HOME` nor `HOME`.
+    /// When there is neither a cargo target folder nor `XDG_CACHE_HOME` nor `HOME`, or `BERTH_KUBERNETES` is no supported version
+    /// or is set beside `KUBEBUILDER_ASSETS`.
     pub fn of_process() -> Result<Self> {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let assets = variable("KUBEBUILDER_ASSETS").map(PathBuf::from);
+        let kubernetes = variable(KUBERNETES_VARIABLE);
+        if assets.is_some() && kubernetes.is_some() {
+            bail!("KUBEBUILDER_ASSETS names programs and {KUBERNETES_VARIABLE} a version: unset one of them");
+        }
         let executable = std::env::current_exe().context("cannot get the path of this program")?;
         let folder = cargo_target_folder(&executable)
             .or_else(|| Some(PathBuf::from(variable("XDG_CACHE_HOME")?).join("berth")))
             .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache/berth")))
             .context("no cache folder for the control plane's programs: set HOME or XDG_CACHE_HOME")?;
         Ok(Self {
-            assets: variable("KUBEBUILDER_ASSETS").map(PathBuf::from),
+            assets,
+            kubernetes: kubernetes
+                .map_or(Ok(Kubernetes::default()), |minor| minor.to_string_lossy().parse())?,
             cache: folder.join("control-plane"),
             path: variable("PATH").unwrap_or_default(),
             quiet: false,
@@ -101,9 +156,10 @@ impl Environment {
             if !matches!(program, Program::KubeScheduler | Program::KubeControllerManager) {
                 bail!(
                     "KUBEBUILDER_ASSETS is {}, but there is no {} in it: put it there, or unset KUBEBUILDER_ASSETS to \
-                     have {KUBERNETES_VERSION} built with Go",
+                     have {} built with Go",
                     assets.display(),
                     program.name(),
+                    self.kubernetes_of(program).version(),
                 );
             }
         }
@@ -114,11 +170,31 @@ impl Environment {
         Ok(path)
     }
 
+    /// Returns the minor version that kube-apiserver reports, which may be one of the user's: `36` of `v1.36.3`.
+    ///
+    /// # Errors
+    /// As [`Environment::find_or_build`], or it does not report its version.
+    pub fn api_server_minor(&self) -> Result<u32> {
+        let program = self.find_or_build(Program::KubeApiserver)?;
+        let output = Command::new(&program).arg("--version").output();
+        let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let minor = said.strip_prefix("Kubernetes v1.").and_then(|rest| rest.split('.').next()?.parse().ok());
+        minor.with_context(|| format!("{} reports another version than v1.x: {said:?}", program.display()))
+    }
+
+    /// Returns the version of Kubernetes that `program` belongs to or is pinned with.
+    pub(super) fn kubernetes_of(&self, program: Program) -> Kubernetes {
+        let varies = [Program::KubeApiserver, Program::KubeScheduler, Program::KubeControllerManager];
+        if varies.contains(&program) { self.kubernetes } else { Kubernetes::default() }
+    }
+
     fn cached(&self, program: Program) -> PathBuf {
         if program.is_component() {
-            self.cache.join(KUBERNETES_VERSION).join(program.name())
+            self.cache.join(self.kubernetes_of(program).version()).join(program.name())
         } else {
-            let mut name = format!("{}-{}", program.name(), go::version(program));
+            let mut name =
+                format!("{}-{}", program.name(), go::version(program, self.kubernetes_of(program)));
             if program == Program::FilterOracle {
                 name = format!("{name}-{:016x}", go::filter_oracle_fingerprint());
             }
@@ -206,22 +282,29 @@ fn cargo_target_folder(executable: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
 
     fn environment(folder: &Path) -> Environment {
         let path = folder.join("bin");
         fs::create_dir_all(&path).unwrap();
-        Environment { assets: None, cache: folder.join("cache"), path: path.into_os_string(), quiet: true }
+        Environment {
+            assets: None,
+            kubernetes: Kubernetes::default(),
+            cache: folder.join("cache"),
+            path: path.into_os_string(),
+            quiet: true,
+        }
+    }
+
+    fn fake_go(environment: &Environment, script: &str) {
+        write_script(&Path::new(&environment.path).join("go"), script);
     }
 
     /// Writes the file with a shell: a file that this process has open for writing may be inherited, still open, by a program that
     /// another test starts at that moment, and then it cannot be executed.
-    fn fake_go(environment: &Environment, script: &str) {
+    fn write_script(path: &Path, script: &str) {
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod +x \"$0\"";
-        let go = Path::new(&environment.path).join("go");
-        let status = Command::new("/bin/sh").args(["-c", write]).arg(go).arg(script).status().unwrap();
+        let status = Command::new("/bin/sh").args(["-c", write]).arg(path).arg(script).status().unwrap();
         assert!(status.success());
     }
 
@@ -347,14 +430,35 @@ mod tests {
 
     #[test]
     fn the_pinned_module_is_the_version_we_say() {
-        for (program, module) in [
-            (Program::KubeApiserver, "k8s.io/kubernetes"),
-            (Program::Etcd, "go.etcd.io/etcd/server/v3"),
-            (Program::VpaRecommender, "k8s.io/autoscaler/vertical-pod-autoscaler"),
-        ] {
-            let go_mod = go::go_mod(program).expect("its module is pinned here");
-            assert!(go_mod.contains(&format!("{module} {}\n", go::version(program))), "{go_mod}");
+        let newest = Kubernetes::default();
+        let of_kubernetes = Kubernetes::ALL.map(|it| (Program::KubeApiserver, it, "k8s.io/kubernetes"));
+        let others = [
+            (Program::Etcd, newest, "go.etcd.io/etcd/server/v3"),
+            (Program::VpaRecommender, newest, "k8s.io/autoscaler/vertical-pod-autoscaler"),
+        ];
+        for (program, kubernetes, module) in of_kubernetes.into_iter().chain(others) {
+            let go_mod = go::go_mod(program, kubernetes).expect("its module is pinned here");
+            assert!(go_mod.contains(&format!("{module} {}\n", go::version(program, kubernetes))), "{go_mod}");
             assert!(go_mod.contains(&format!("\ngo {}", go::VERSION_MIN_TEXT)), "{go_mod}");
         }
+    }
+
+    #[test]
+    fn an_older_kubernetes_has_its_own_components_and_shares_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let newest = environment(folder.path());
+        let older = Environment { kubernetes: "1.34".parse().unwrap(), ..newest.clone() };
+        for program in [Program::KubeApiserver, Program::KubeScheduler, Program::KubeControllerManager] {
+            assert!(older.cached(program).ends_with(Path::new("v1.34.4").join(program.name())));
+            assert_ne!(older.cached(program), newest.cached(program));
+        }
+        for program in [Program::Etcd, Program::Kubectl, Program::FilterOracle, Program::Helm] {
+            assert_eq!(older.cached(program), newest.cached(program));
+        }
+        fs::create_dir_all(older.cached(Program::KubeApiserver).parent().unwrap()).unwrap();
+        write_script(&older.cached(Program::KubeApiserver), "echo Kubernetes v1.34.4");
+        assert_eq!(older.api_server_minor().unwrap(), 34);
+        let error = "1.12".parse::<Kubernetes>().unwrap_err().to_string();
+        assert_eq!(error, "BERTH_KUBERNETES is \"1.12\": choose one of 1.34, 1.35, 1.36");
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::binaries::{Environment, KUBERNETES_VERSION, Program};
+use super::binaries::{Environment, Kubernetes, Program};
 
 pub(super) const VERSION_MIN_TEXT: &str = "1.26";
 const VERSION_MIN: (u32, u32) = (1, 26);
@@ -29,6 +29,16 @@ const CONTROL_PLANE: Sources = &[
     ("filter-oracle/answer.go", include_str!("../../../tools/control-plane/filter-oracle/answer.go")),
     ("filter-oracle/preempt.go", include_str!("../../../tools/control-plane/filter-oracle/preempt.go")),
 ];
+const CONTROL_PLANE_1_35: Sources = &[
+    ("go.mod", include_str!("../../../tools/control-plane-1.35/go.mod")),
+    ("go.sum", include_str!("../../../tools/control-plane-1.35/go.sum")),
+    ("tools.go", include_str!("../../../tools/control-plane-1.35/tools.go")),
+];
+const CONTROL_PLANE_1_34: Sources = &[
+    ("go.mod", include_str!("../../../tools/control-plane-1.34/go.mod")),
+    ("go.sum", include_str!("../../../tools/control-plane-1.34/go.sum")),
+    ("tools.go", include_str!("../../../tools/control-plane-1.34/tools.go")),
+];
 const VPA_RECOMMENDER: Sources = &[
     ("go.mod", include_str!("../../../tools/vpa-recommender/go.mod")),
     ("go.sum", include_str!("../../../tools/vpa-recommender/go.sum")),
@@ -36,14 +46,18 @@ const VPA_RECOMMENDER: Sources = &[
 ];
 
 /// Returns the module that pins a program; `None`: the program is built with the dependencies that its authors pinned.
-fn module(program: Program) -> Option<Sources> {
+fn module(program: Program, kubernetes: Kubernetes) -> Option<Sources> {
     match program {
         Program::Etcd
         | Program::KubeApiserver
         | Program::KubeScheduler
         | Program::KubeControllerManager
         | Program::Kubectl
-        | Program::FilterOracle => Some(CONTROL_PLANE),
+        | Program::FilterOracle => Some(match kubernetes {
+            Kubernetes::V1_34 => CONTROL_PLANE_1_34,
+            Kubernetes::V1_35 => CONTROL_PLANE_1_35,
+            Kubernetes::V1_36 => CONTROL_PLANE,
+        }),
         // Its go.mod excludes versions, which `go install` does not accept.
         Program::VpaRecommender => Some(VPA_RECOMMENDER),
         Program::Helm | Program::Kubeconform | Program::Kwok => None,
@@ -51,19 +65,19 @@ fn module(program: Program) -> Option<Sources> {
 }
 
 #[cfg(test)]
-pub(super) fn go_mod(program: Program) -> Option<&'static str> {
-    Some(module(program)?[0].1)
+pub(super) fn go_mod(program: Program, kubernetes: Kubernetes) -> Option<&'static str> {
+    Some(module(program, kubernetes)?[0].1)
 }
 
 /// Returns the version that is built.
-pub(super) fn version(program: Program) -> &'static str {
+pub(super) fn version(program: Program, kubernetes: Kubernetes) -> &'static str {
     match program {
         Program::Etcd => "v3.6.8",
         Program::KubeApiserver
         | Program::KubeScheduler
         | Program::KubeControllerManager
         | Program::Kubectl
-        | Program::FilterOracle => KUBERNETES_VERSION,
+        | Program::FilterOracle => kubernetes.version(),
         Program::VpaRecommender => "v1.8.1",
         Program::Helm => "v3.22.0",
         Program::Kubeconform | Program::Kwok => "v0.8.0",
@@ -111,12 +125,13 @@ fn usual_time(program: Program) -> &'static str {
 
 /// Builds `program` and moves it to `path` when it is complete.
 pub(super) fn build(program: Program, path: &Path, environment: &Environment) -> Result<()> {
+    let kubernetes = environment.kubernetes_of(program);
     // Next to the destination, so that the last step is a rename; removed on every return.
     let scratch = tempfile::Builder::new().prefix(".build-").tempdir_in(&environment.cache)?;
     let folder = scratch.path();
     let bin = folder.join("bin");
     fs::create_dir(&bin)?;
-    for (name, source) in module(program).unwrap_or(CONTROL_PLANE) {
+    for (name, source) in module(program, kubernetes).unwrap_or(CONTROL_PLANE) {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap_or(folder))?;
         fs::write(path, source)?;
@@ -124,10 +139,12 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
     require_version(go(folder, environment))?;
 
     let mut command = go(folder, environment);
-    match module(program) {
+    match module(program, kubernetes) {
         Some(_) => {
             let stamp = "-X k8s.io/component-base/version.git";
-            let flags = format!("-s -w {stamp}Version={KUBERNETES_VERSION} {stamp}Major=1 {stamp}Minor=36");
+            let (major, minor) = kubernetes.minor().split_once('.').context("a version has two numbers")?;
+            let version = kubernetes.version();
+            let flags = format!("-s -w {stamp}Version={version} {stamp}Major={major} {stamp}Minor={minor}");
             command.args([
                 "build",
                 "-mod=readonly",
@@ -143,7 +160,7 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
         // These modules have no replace directives, so `go install` accepts them with their own pinned dependencies.
         None => {
             command.args(["install", "-trimpath", NO_DEBUG_INFO, "-ldflags", "-s -w"]);
-            command.arg(format!("{}@{}", package(program), version(program)));
+            command.arg(format!("{}@{}", package(program), version(program, kubernetes)));
         }
     }
     let progress = Progress::start(program, environment);
@@ -218,7 +235,7 @@ struct Progress<'a> {
 
 impl<'a> Progress<'a> {
     fn start(program: Program, environment: &'a Environment) -> Self {
-        let what = format!("{} {}", program.name(), version(program));
+        let what = format!("{} {}", program.name(), version(program, environment.kubernetes_of(program)));
         let message = format!("building {what} (once, {})...", usual_time(program));
         if environment.quiet || !std::io::stderr().is_terminal() {
             say(environment, &message);

@@ -116,7 +116,7 @@ async fn a_kind_that_is_installed_later_is_read_and_one_that_is_removed_is_forgo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pod_groups_of_kubernetes_are_read_in_the_version_that_is_served() {
-    let control_plane = start_with_pod_groups().await;
+    let Some(control_plane) = start_with_pod_groups("reading PodGroups of Kubernetes").await else { return };
     let client = control_plane.client();
     let api = objects(&client, "scheduling.k8s.io", "v1alpha2", "PodGroup");
     apply(
@@ -144,4 +144,43 @@ async fn pod_groups_of_kubernetes_are_read_in_the_version_that_is_served() {
         (found.problem.clone(), found.minimum())
     };
     assert_eq!((minimum("gang"), minimum("loose")), ((None, 4), (None, 0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_pod_groups_of_kubernetes_a_pod_that_names_one_is_placed_alone() {
+    let control_plane = start_control_plane().await;
+    let client = control_plane.client();
+    create_nodes(&client, &Nodes::default()).await;
+    let berth = Berth::start(&control_plane.kubeconfig(), "");
+    let group = json!({"podGroupName": "gang"});
+    let pods =
+        create_pods(&client, &Pods::default(), |_, pod| pod["spec"]["schedulingGroup"] = group.clone()).await;
+    let spec = serde_json::to_value(&pods[0].spec).expect("JSON");
+    assert_eq!(spec["schedulingGroup"], Value::Null, "the API server drops what it does not serve");
+    await_bound(&client, SOON, 1, |_| true).await;
+    for resource in ["pods", "nodes", "others"] {
+        let errors = format!(r#"berth_watch_errors_total{{resource="{resource}"}}"#);
+        assert_eq!(berth.metric(&errors).await, 0.0, "{resource}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_of_a_workload_of_kubernetes_1_35_waits_and_its_condition_names_the_field() {
+    if !has_api_server(35..=35, "spec.workloadRef of pods") {
+        return;
+    }
+    let args = ["--feature-gates=GenericWorkload=true", "--runtime-config=scheduling.k8s.io/v1alpha1=true"];
+    let api_server_args = args.map(str::to_owned).to_vec();
+    let control_plane = start_control_plane_with(Options { api_server_args, ..Options::default() }).await;
+    let client = control_plane.client();
+    create_nodes(&client, &Nodes::default()).await;
+    let _berth = Berth::start(&control_plane.kubeconfig(), "");
+    // Without the type of a pod, which has the fields of a newer version.
+    let spec = json!({
+        "schedulerName": "berth",
+        "containers": [{"name": "main", "image": "pause"}],
+        "workloadRef": {"name": "training", "podGroup": "workers"},
+    });
+    apply(&objects(&client, "", "v1", "Pod"), "v1", "Pod", "pod-0", spec).await;
+    await_message(&client, "default", "pod-0", |message| message.contains("spec.workloadRef")).await;
 }

@@ -129,7 +129,9 @@ async fn statuses_of_deleted_or_recreated_allocations_are_settled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_group_of_kubernetes_gets_its_condition_and_keeps_those_of_others() {
-    let control_plane = start_with_pod_groups().await;
+    let Some(control_plane) = start_with_pod_groups("the status of PodGroups of Kubernetes").await else {
+        return;
+    };
     let client = control_plane.client();
     let api = objects(&client, "scheduling.k8s.io", "v1alpha2", "PodGroup");
     let spec = json!({"schedulingPolicy": {"gang": {"minCount": 32}}});

@@ -17,7 +17,11 @@ async fn create_scaler(client: &Client, name: &str, status: Value) {
     let scaler = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "ServiceScaler",
         "metadata": {"name": name},
-        "spec": {"target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}, "dimensions": ["CPU"]},
+        "spec": {
+            "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+            "dimensions": ["CPU"],
+            "dryRun": false,
+        },
     });
     let scaler = serde_json::from_value(scaler).expect("a ServiceScaler");
     scalers.create(&PostParams::default(), &scaler).await.expect("it is created");

@@ -79,8 +79,14 @@ async fn reasons(client: &Client, name: &str, index: usize) -> Vec<String> {
 
 /// Starts a control plane whose user [`BERTH`] has exactly the permissions that the chart grants for this.
 async fn prepare() -> (TestControlPlane, Client, Certificate) {
+    prepare_with(Vec::new()).await
+}
+
+/// The same, with these flags of kube-apiserver.
+async fn prepare_with(api_server_args: Vec<String>) -> (TestControlPlane, Client, Certificate) {
     let user = User { name: BERTH.to_owned(), groups: vec!["system:serviceaccounts".to_owned()] };
-    let control_plane = start_control_plane_with(Options { users: vec![user], ..Options::default() }).await;
+    let options = Options { users: vec![user], api_server_args, ..Options::default() };
+    let control_plane = start_control_plane_with(options).await;
     let client = control_plane.client();
     for object in rendered("apply: {webhook: {enabled: true}, updater: {enabled: true}}") {
         let kind = object["kind"].as_str().unwrap_or_default();
@@ -186,6 +192,27 @@ async fn what_cannot_be_in_place_is_evicted_only_where_the_mode_allows_it() {
     })
     .await;
     assert!(!berth.log().contains("forbidden"), "{}", berth.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_api_server_serves_no_resizes_pods_are_evicted_if_the_mode_allows_it() {
+    // Since 1.35 it always serves them.
+    if !has_api_server(..=34, "an API server without pods/resize") {
+        return;
+    }
+    let args = vec!["--feature-gates=InPlacePodVerticalScaling=false".to_owned()];
+    let (control_plane, client, certificate) = prepare_with(args).await;
+    let target = json!({"cpu": "300m", "memory": "100Mi"});
+    for (name, mode) in [("either", "InPlaceOrRecreate"), ("place", "InPlace")] {
+        create_running(&client, name, mode, target.clone()).await;
+    }
+    let berth = start(&control_plane, &certificate);
+    berth.await_ready().await;
+    await_until(SOON, "one is evicted", async || requests(&client, "either").await.len() == 1).await;
+    await_until(SOON, "the others are held", async || held(&berth, "refused").await >= 2.0).await;
+    rounds(&berth, 3.0).await;
+    assert_eq!(requests(&client, "place").await, ["100m"; 2]);
+    assert_eq!(updates(&berth, "resized").await, 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,9 @@
 //! The life of a release, as `docs/upgrading.md` describes it: upgrades, a rollback, and what an uninstallation leaves behind.
+//! `upgrades.rs` has what runs meanwhile.
 
 use std::path::PathBuf;
 
+use berth_testenv::ControlPlane;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::rbac::v1::ClusterRole;
@@ -13,13 +15,17 @@ use super::*;
 use crate::support::start_control_plane;
 
 /// helm on a cluster.
-struct Helm {
+pub(super) struct Helm {
     kubeconfig: PathBuf,
 }
 
 impl Helm {
+    pub(super) fn on(control_plane: &ControlPlane) -> Helm {
+        Helm { kubeconfig: control_plane.kubeconfig() }
+    }
+
     /// Runs helm in the namespace of the release; the error is its message.
-    async fn run(&self, args: &[&str]) -> Result<String, String> {
+    pub(super) async fn run(&self, args: &[&str]) -> Result<String, String> {
         let mut all: Vec<String> = args.iter().map(ToString::to_string).collect();
         all.push(format!("--namespace={NAMESPACE}"));
         all.push(format!("--kubeconfig={}", self.kubeconfig.display()));
@@ -53,7 +59,7 @@ async fn has_guard(client: &Client) -> bool {
 async fn upgrades_keep_what_users_set_and_an_uninstallation_leaves_the_kinds() {
     let control_plane = start_control_plane().await;
     let (client, folder) = (control_plane.client(), TempDir::new().unwrap());
-    let helm = Helm { kubeconfig: control_plane.kubeconfig() };
+    let helm = Helm::on(&control_plane);
     let older = older_chart(folder.path());
     let older = older.to_str().unwrap();
     helm.run(&["install", "berth", older, "--create-namespace", "--set=replicas=3"]).await.unwrap();

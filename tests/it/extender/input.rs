@@ -2,13 +2,6 @@
 
 use super::*;
 
-/// Returns the process's resident memory in bytes.
-fn resident(berth: &Berth) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", berth.id())).expect("a process");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
-}
-
 const POD: &str =
     r#"{"metadata":{"name":"p","namespace":"default","uid":"u"},"spec":{"containers":[{"name":"c"}]}}"#;
 
@@ -102,9 +95,9 @@ async fn many_bad_requests_leave_no_memory_behind() {
     // All bounded caches are full by now: classes and lists.
     let warm = total / 2;
     run(0..warm).await;
-    let before = resident(&berth);
+    let before = berth.resident_bytes();
     run(warm..total).await;
-    let grown = resident(&berth).saturating_sub(before);
+    let grown = berth.resident_bytes().saturating_sub(before);
     // A leak of 100 bytes per request is detected from 100,000 requests on; below that the allocator's noise is
     // larger.
     let allowed = (8 << 20).max((total - warm) as u64 * 100);

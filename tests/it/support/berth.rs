@@ -69,6 +69,13 @@ impl Berth {
         self.child.id()
     }
 
+    /// Returns its resident memory.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("a process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+    }
+
     /// The body of a GET, and whether it was answered with 200.
     pub async fn get(&self, path: &str) -> (bool, String) {
         let url = format!("http://{}{path}", self.address().await);
@@ -110,7 +117,7 @@ impl Berth {
     /// Returns the number of pods in any queue, and of unfinished binds.
     pub async fn unsettled(&self) -> f64 {
         let mut sum = self.metric("berth_binds_pending").await;
-        for queue in ["active", "backoff", "unschedulable", "gated"] {
+        for queue in ["active", "backoff", "unschedulable", "gated", "held_back"] {
             sum += self.metric(&format!(r#"scheduler_pending_pods{{queue="{queue}"}}"#)).await;
         }
         sum

@@ -12,10 +12,11 @@ pub use self::turns::*;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, RangeBounds};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use berth_testenv::binaries::Environment;
 use berth_testenv::{ControlPlane, Options, Process};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -71,6 +72,27 @@ pub async fn start_control_plane_with(options: Options) -> TestControlPlane {
         Ok(control_plane) => TestControlPlane { control_plane, _turn: turn },
         Err(error) => panic!("{error:#}"),
     }
+}
+
+/// Returns the minor version of the API server: `36` of `v1.36.3`.
+pub fn api_server_minor() -> u32 {
+    let minor = Environment::of_process().and_then(|environment| environment.api_server_minor());
+    minor.unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+/// Returns whether the minor version of the API server is one of `minors`. If not, prints that `test` is not run.
+pub fn has_api_server(minors: impl RangeBounds<u32> + Debug, test: &str) -> bool {
+    let minor = api_server_minor();
+    let is_served = minors.contains(&minor);
+    if !is_served {
+        print_skipped(test, &format!("needs Kubernetes 1.({minors:?}), this is 1.{minor}"));
+    }
+    is_served
+}
+
+/// Prints that a test is not run, past the test harness, which hides the output of passing tests.
+pub fn print_skipped(test: &str, why: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("SKIPPED {test}: {why}\n").as_bytes());
 }
 
 /// Starts a kwok that acts as the kubelet of all nodes, configured by `kubelet.yaml`.

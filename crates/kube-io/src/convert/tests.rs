@@ -209,7 +209,7 @@ fn what_is_not_scheduled_yet_is_named() {
     for (asked, what) in [
         (json!({"resourceClaims": [{"name": "gpu"}]}), Unsupported::ResourceClaims),
         (json!({"schedulingGroup": {"somethingElse": "g"}}), Unsupported::SchedulingGroup),
-        (json!({"workloadRef": {"name": "w"}}), Unsupported::SchedulingGroup),
+        (json!({"workloadRef": {"name": "w"}}), Unsupported::WorkloadRef),
     ] {
         assert_eq!(*spec(asked.clone()).unsupported, [what], "{asked}");
     }

@@ -216,11 +216,14 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_certain_answer_of_the_api_server_counts_as_one() {
-        let gone = r#"{"kind":"Status","reason":"NotFound","message":"pods \"web-0\" not found"}"#;
+        let gone = r#"{"reason":"NotFound","message":"pods \"web-0\" not found","details":{"name":"web-0","kind":"pods"}}"#;
+        // Of a resource or a subresource.
+        let not_served = r#"{"reason":"NotFound","message":"the server could not find the requested resource","details":{}}"#;
         let said = |why: &str| why.to_string();
         let cases = [
             (201, r#"{"kind":"Status"}"#, Reply::Bound),
             (404, gone, Reply::NotFound),
+            (404, not_served, Reply::Unknown(said("the server could not find the requested resource"))),
             (404, "<html>", Reply::Unknown(said("the API server answered 404 Not Found"))),
             (409, r#"{"message":"already assigned"}"#, Reply::Conflict(said("already assigned"))),
             (429, "", Reply::Busy { retry_after: Some(Duration::from_secs(3)) }),
@@ -297,7 +300,7 @@ mod tests {
         assert_eq!(pod(ours, r#""schedulingGates":[]"#), Truth::Unbound { bindable: true });
         assert_eq!(pod(ours, r#""schedulingGates":[{"name":"a"}]"#), Truth::Unbound { bindable: false });
         assert_eq!(pod(dying, ""), Truth::Unbound { bindable: false });
-        assert_eq!(read(404, r#"{"reason":"NotFound"}"#), Truth::Gone);
+        assert_eq!(read(404, r#"{"reason":"NotFound","details":{"name":"p","kind":"pods"}}"#), Truth::Gone);
         assert!(matches!(read(404, "<html>"), Truth::Unreadable(_)));
         assert!(matches!(read(200, "{}"), Truth::Unreadable(_)));
         assert!(matches!(read(500, ""), Truth::Unreadable(_)));
