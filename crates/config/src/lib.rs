@@ -98,6 +98,13 @@ pub struct Config {
     #[schemars(range(min = 1, max = 65536))]
     pub max_waiting_binds: u32,
 
+    /// Number of classes (pods of different specs) that the pods of one namespace with one priority may have
+    /// waiting at once. Pods of further classes are held back and take turns, so that a tenant whose pods are
+    /// all different does not delay the pods of others.
+    #[serde(deserialize_with = "whole_number")]
+    #[schemars(range(min = 1, max = 1000000))]
+    pub max_waiting_classes: u32,
+
     /// Placement attempts without backoff for a pod whose placements conflict. After that, the pod backs off.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 100))]
@@ -220,6 +227,7 @@ impl Default for Config {
             dispatcher: DispatcherKind::default(),
             binds_in_flight: 64,
             max_waiting_binds: 256,
+            max_waiting_classes: 256,
             max_placement_tries: 10,
             backoff: BackoffConfig::default(),
             reserve_after: ConfigDuration::from_secs(600),
@@ -270,6 +278,14 @@ impl Config {
             Some(file) => load::read(file),
             None => Ok(Self::default()),
         }
+    }
+
+    /// Parses and validates the text of `file`, which is only named in the error.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        load::parse(file, text)
     }
 
     /// Returns the placement of pods that no policy selects.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
 use super::Config;
@@ -26,11 +26,15 @@ pub enum ConfigError {
 pub(super) fn read(file: &Path) -> Result<Config, ConfigError> {
     let text = std::fs::read_to_string(file)
         .map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
-    parse(&text).map_err(|(line, problem)| ConfigError::Invalid { file: file.to_owned(), line, problem })
+    parse(file, &text)
+}
+
+pub(super) fn parse(file: &Path, text: &str) -> Result<Config, ConfigError> {
+    parse_text(text).map_err(|(line, problem)| ConfigError::Invalid { file: file.to_owned(), line, problem })
 }
 
 /// Parses and validates. The error is a line, counted from 1, and the problem there.
-fn parse(text: &str) -> Result<Config, (Option<u64>, String)> {
+fn parse_text(text: &str) -> Result<Config, (Option<u64>, String)> {
     let config: Config = serde_saphyr::from_str(text).map_err(|error| explain(text, &error))?;
     match config.validate() {
         Ok(()) => Ok(config),
@@ -50,41 +54,72 @@ fn explain(text: &str, error: &serde_saphyr::Error) -> (Option<u64>, String) {
     // The parser appends the position to its text; we put it in front, as compilers do.
     let suffix = format!(" at line {}, column {}", at.line(), at.column());
     let problem = plain.strip_suffix(&suffix).unwrap_or(&plain);
-    let field = values(text)
-        .into_iter()
-        .find(|value| (value.at.line(), value.at.column()) == (at.line(), at.column()));
-    let problem = match field {
+    let problem = match value_at(&values(text), at, problem) {
         Some(value) => format!("{}: {problem}", value.field),
         None => problem.to_owned(),
     };
     (Some(at.line()), problem)
 }
 
+/// Errors with these texts have the position of the value's key, others that of the value.
+const AT_KEY: [&str; 3] = ["invalid type", "invalid value", "unknown variant"];
+
+/// Returns the value that an error at this position is about.
+fn value_at<'v>(values: &'v [Value], at: Location, problem: &str) -> Option<&'v Value> {
+    let at = (at.line(), at.column());
+    let is_at_key = AT_KEY.iter().any(|text| problem.starts_with(text));
+    // A mapping may begin with its first key.
+    let exact = values.iter().find(|value| value.position() == at && !(is_at_key && value.is_container));
+    let after = values.iter().filter(|value| is_at_key && value.position() > at);
+    exact.or_else(|| after.min_by_key(|value| value.position()))
+}
+
 struct Value {
     field: String,
     at: Location,
+    is_container: bool,
+}
+
+impl Value {
+    fn position(&self) -> (u64, u64) {
+        (self.at.line(), self.at.column())
+    }
 }
 
 /// Returns every value of a YAML text with its path; empty if the text is not YAML, which is reported
 /// earlier.
 fn values(text: &str) -> Vec<Value> {
     let mut found = Vec::new();
-    if let Ok(Fields(fields)) = serde_saphyr::from_str(text) {
+    if let Ok(fields) = serde_saphyr::from_str(text) {
         collect("", fields, &mut found);
     }
     found
 }
 
-fn collect(parent: &str, fields: Vec<(String, Spanned<Fields>)>, found: &mut Vec<Value>) {
-    for (key, node) in fields {
-        let field = if parent.is_empty() { key } else { format!("{parent}.{key}") };
-        collect(&field, node.value.0, found);
-        found.push(Value { field, at: node.referenced });
+fn collect(parent: &str, fields: Fields, found: &mut Vec<Value>) {
+    let named: Vec<(String, Spanned<Fields>)> = match fields {
+        Fields::Scalar => return,
+        Fields::Mapping(entries) if parent.is_empty() => entries,
+        Fields::Mapping(entries) => {
+            entries.into_iter().map(|(key, node)| (format!("{parent}.{key}"), node)).collect()
+        }
+        Fields::List(elements) => {
+            elements.into_iter().enumerate().map(|(at, node)| (format!("{parent}[{at}]"), node)).collect()
+        }
+    };
+    for (field, node) in named {
+        let is_container = !matches!(node.value, Fields::Scalar);
+        collect(&field, node.value, found);
+        found.push(Value { field, at: node.referenced, is_container });
     }
 }
 
-/// The entries of a mapping; empty for any other value.
-struct Fields(Vec<(String, Spanned<Fields>)>);
+/// The places of the values in a value.
+enum Fields {
+    Scalar,
+    Mapping(Vec<(String, Spanned<Fields>)>),
+    List(Vec<Spanned<Fields>>),
+}
 
 impl<'de> Deserialize<'de> for Fields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -106,35 +141,38 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         while let Some(entry) = map.next_entry()? {
             fields.push(entry);
         }
-        Ok(Fields(fields))
+        Ok(Fields::Mapping(fields))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Fields, A::Error> {
-        while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Fields(Vec::new()))
+        let mut elements = Vec::new();
+        while let Some(element) = list.next_element()? {
+            elements.push(element);
+        }
+        Ok(Fields::List(elements))
     }
 
     fn visit_str<E>(self, _: &str) -> Result<Fields, E> {
-        Ok(Fields(Vec::new()))
+        Ok(Fields::Scalar)
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<Fields, E> {
-        Ok(Fields(Vec::new()))
+        Ok(Fields::Scalar)
     }
 
     fn visit_i64<E>(self, _: i64) -> Result<Fields, E> {
-        Ok(Fields(Vec::new()))
+        Ok(Fields::Scalar)
     }
 
     fn visit_u64<E>(self, _: u64) -> Result<Fields, E> {
-        Ok(Fields(Vec::new()))
+        Ok(Fields::Scalar)
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<Fields, E> {
-        Ok(Fields(Vec::new()))
+        Ok(Fields::Scalar)
     }
 
     fn visit_unit<E>(self) -> Result<Fields, E> {
-        Ok(Fields(Vec::new()))
+        Ok(Fields::Scalar)
     }
 }

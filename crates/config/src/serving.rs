@@ -49,8 +49,9 @@ pub struct Serving {
     /// Name of the MutatingWebhookConfiguration into which berth writes the same. Empty: none.
     #[schemars(regex(pattern = "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"))]
     pub mutating_webhook_configuration: String,
-    /// Maximum number of concurrent connections, a quarter of them from one address; further ones are closed
-    /// immediately.
+    /// Maximum number of concurrent connections: a quarter for those on which no request was admitted yet, of
+    /// which the oldest is closed for a newer one, a quarter for API servers that call the webhooks, and the rest
+    /// for other clients. One address may have a quarter of each.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 65536))]
     pub max_connections: u32,

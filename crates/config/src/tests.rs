@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::spread::{InclusionPolicy, WhenUnsatisfiable};
 use super::*;
-use berth_prometheus::PrometheusConfig;
+use berth_prometheus::{HttpHeader, PrometheusConfig};
 
 fn load(text: &str) -> Result<Config, ConfigError> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -28,6 +28,27 @@ fn without_a_file_and_with_an_empty_one_everything_has_its_default() {
 }
 
 #[test]
+fn an_error_of_a_type_names_the_field_also_in_lists_and_on_one_line() {
+    let in_list = "podTopologySpread:\n  defaultingType: List\n  defaultConstraints:\n  - maxSkew: 1\n    whenUnsatisfiable: x\n";
+    for (text, expected) in [
+        ("agents: many", ":1: agents: invalid type"),
+        ("agents: null\nscaling: {}", ":1: agents: invalid type"),
+        ("agents: 4294967296", ":1: agents: invalid value"),
+        ("leaderElection:\n  renewDeadline: 1e3\n", ":2: leaderElection.renewDeadline: invalid type"),
+        (
+            "leaderElection:\n  enabled: true\n  renewDeadline: []\n",
+            ":3: leaderElection.renewDeadline: invalid type",
+        ),
+        ("backoff: {max: 1s, initial: []}", ":1: backoff.initial: invalid type"),
+        ("logFormat: {a: 1, b: [c]}", ":1: logFormat"),
+        (in_list, ":5: podTopologySpread.defaultConstraints[0].whenUnsatisfiable: unknown variant"),
+    ] {
+        let message = refusal(text);
+        assert!(message.starts_with(expected), "{text}: {message}");
+    }
+}
+
+#[test]
 fn a_file_that_sets_everything_is_read() {
     let config = load(
         "schedulerNames: [berth, berth-batch]
@@ -49,6 +70,7 @@ packing: MostAllocated
 dispatcher: latcache-rule
 bindsInFlight: 1024
 maxWaitingBinds: 1
+maxWaitingClasses: 1000
 maxPlacementTries: 5
 reserveAfter: 0s
 backoff: {initial: 500ms, max: 1m}
@@ -80,7 +102,10 @@ recommender:
   enabled: true
   name: default
   storage: prometheus
-  prometheus: {url: 'https://prometheus:9090'}
+  prometheus:
+    url: 'https://prometheus:9090'
+    matchers: [cluster=prod]
+    headers: [{name: X-Scope-OrgID, value: team-a}]
   statusThresholds: {cpuMilli: 100, memoryBytes: 104857600}
   memory: {targetPercentile: 0.95, halfLife: 48h}
   marginFraction: 0
@@ -129,6 +154,7 @@ logFormat: json
         dispatcher: DispatcherKind::LatcacheRule,
         binds_in_flight: 1_024,
         max_waiting_binds: 1,
+        max_waiting_classes: 1_000,
         max_placement_tries: 5,
         reserve_after: ConfigDuration::from_secs(0),
         backoff: BackoffConfig {
@@ -181,6 +207,12 @@ logFormat: json
             storage: Storage::Prometheus,
             prometheus: Some(PrometheusConfig {
                 url: "https://prometheus:9090".into(),
+                matchers: vec!["cluster=prod".into()],
+                headers: vec![HttpHeader {
+                    name: "X-Scope-OrgID".into(),
+                    value: Some("team-a".into()),
+                    value_file: None,
+                }],
                 ..PrometheusConfig::default()
             }),
             status_thresholds: StatusThresholds { cpu_milli: 100, memory_bytes: 100 << 20 },
@@ -310,6 +342,7 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
         ("bindsInFlight: 0", ":1: bindsInFlight: 0 is not from 1 to 1024"),
         ("bindsInFlight: 1025", ":1: bindsInFlight: 1025 is not from 1 to 1024"),
         ("maxWaitingBinds: 0", ":1: maxWaitingBinds: 0 is not from 1 to 65536"),
+        ("maxWaitingClasses: 0", ":1: maxWaitingClasses: 0 is not from 1 to 1000000"),
         ("reserveAfter: 1ms", ":1: reserveAfter: 1ms is not from 1s to 24h"),
         ("maxPlacementTries: 0", ":1: maxPlacementTries: 0 is not from 1 to 100"),
         ("backoff:\n  initial: 0s", ":2: backoff.initial: 0s is not from 1ms to 1h"),
@@ -419,7 +452,7 @@ fn the_limits_of_the_schema_are_the_limits_of_the_check() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 6, "every number has limits");
+    assert_eq!(checked, 7, "every number has limits");
 }
 
 #[test]

@@ -19,6 +19,7 @@ impl Config {
         within("candidateWidth", self.candidate_width, 1..=1_000)?;
         within("bindsInFlight", self.binds_in_flight, 1..=1_024)?;
         within("maxWaitingBinds", self.max_waiting_binds, 1..=65_536)?;
+        within("maxWaitingClasses", self.max_waiting_classes, 1..=1_000_000)?;
         within("maxPlacementTries", self.max_placement_tries, 1..=100)?;
         self.pod_topology_spread.validate()?;
         self.backoff.validate()?;

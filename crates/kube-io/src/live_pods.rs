@@ -27,6 +27,11 @@ impl LivePod {
     pub(crate) fn new(sized: SizedPod, pod: &Pod) -> LivePod {
         LivePod { pod: sized, peer: pod.peer.clone(), spec: pod.spec.as_ref().ok().cloned() }
     }
+
+    /// Returns whether its labels match the selector.
+    pub fn matches(&self, selector: &LabelSelector) -> bool {
+        selector.matches(&self.peer.identity.labels)
+    }
 }
 
 type ByName = BTreeMap<Arc<str>, Arc<LivePod>>;
@@ -64,7 +69,7 @@ impl LivePods {
     /// Returns the pods that a selector matches, by name.
     pub fn selected(&self, namespace: &str, selector: &LabelSelector) -> Vec<Arc<LivePod>> {
         let mut pods = self.of(namespace);
-        pods.retain(|live| selector.matches(&live.peer.identity.labels));
+        pods.retain(|live| live.matches(selector));
         pods
     }
 

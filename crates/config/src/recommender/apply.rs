@@ -13,7 +13,7 @@ use berth_rightsizing::recommend::time::nanos;
 
 /// Applies the recommendations of VPAs, from any recommender, to pods. It replaces upstream's updater and
 /// admission controller, or runs beside one of them. It does not need `recommender.enabled`. The defaults are
-/// those of upstream.
+/// those of upstream, except that it limits no evictions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Apply {
@@ -26,13 +26,18 @@ pub struct Apply {
     pub updater: bool,
     /// Interval between two checks of the pods.
     pub interval: ConfigDuration,
-    /// Minimum number of replicas of a controller whose pods are updated, unless the VPA sets its own.
+    /// Minimum number of replicas of a controller whose pods are evicted or restarted, unless the VPA sets its own. Pods of
+    /// smaller controllers are only resized in place.
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(min = 1, max = 1000))]
     pub min_replicas: u32,
     /// Fraction of a controller's pods that may be unavailable at the same time.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub eviction_tolerance: f64,
+    /// Maximum number of evictions within a minute, in the whole cluster. 0: none.
+    #[serde(deserialize_with = "whole_number")]
+    #[schemars(range(max = 10000))]
+    pub evictions_per_minute: u32,
     /// Minimum relative difference from the recommendation before a pod within its bounds is updated.
     #[schemars(range(min = 0.0, max = 10.0))]
     pub pod_update_threshold: f64,
@@ -55,6 +60,7 @@ impl Default for Apply {
             interval: ConfigDuration::from_secs(60),
             min_replicas: 2,
             eviction_tolerance: 0.5,
+            evictions_per_minute: 30,
             pod_update_threshold: 0.1,
             lifetime_threshold: ConfigDuration::from_secs(12 * 3_600),
             evict_after_oom_threshold: ConfigDuration::from_secs(600),
@@ -75,6 +81,7 @@ impl Apply {
         DisruptionRules {
             min_replicas: i64::from(self.min_replicas),
             tolerance: self.eviction_tolerance,
+            evictions_per_minute: self.evictions_per_minute,
             min_age: nanos(self.lifetime_threshold.get()),
             min_difference: self.pod_update_threshold,
             quick_oom: nanos(self.evict_after_oom_threshold.get()),
@@ -97,6 +104,7 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     if !(0.0..=1.0).contains(&apply.eviction_tolerance) {
         return refuse("recommender.apply.evictionTolerance", "must be a fraction from 0 to 1");
     }
+    within("recommender.apply.evictionsPerMinute", apply.evictions_per_minute, 0..=10_000)?;
     if !(0.0..=10.0).contains(&apply.pod_update_threshold) {
         return refuse("recommender.apply.podUpdateThreshold", "must be a fraction from 0 to 10");
     }
@@ -128,6 +136,7 @@ mod tests {
         assert_eq!(refused(|it| it.eviction_tolerance = f64::NAN), "recommender.apply.evictionTolerance");
         assert_eq!(refused(|it| it.pod_update_threshold = -0.1), "recommender.apply.podUpdateThreshold");
         assert_eq!(refused(|it| it.min_replicas = 0), "recommender.apply.minReplicas");
+        assert_eq!(refused(|it| it.evictions_per_minute = 10_001), "recommender.apply.evictionsPerMinute");
         assert_eq!(refused(|it| it.upstream_namespace = "A".into()), "recommender.apply.upstreamNamespace");
         assert_eq!(validate(&Config::default()), Ok(()));
     }

@@ -19,9 +19,9 @@ pub struct NewPod {
     pub affinity: OwnAffinity,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
+#[derive(Deserialize)]
 struct WireNewPod {
+    #[serde(default)]
     metadata: Meta,
     spec: Spec,
 }
@@ -101,6 +101,8 @@ mod tests {
         }
         let required = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}});
         assert_eq!(of(required).affinity, own(true, true));
-        assert!(NewPod::read("7", "shop").is_err());
+        for bad in ["7", r#"{"metadata":{}}"#] {
+            assert!(NewPod::read(bad, "shop").is_err(), "a patch needs a spec to add to: {bad}");
+        }
     }
 }

@@ -12,13 +12,15 @@ pub struct Budget {
     pub tolerance: usize,
     /// Pods evicted or resized in this round.
     pub disturbed: usize,
+    /// Whether these are fewer pods than may be restarted.
+    pub is_too_small: bool,
 }
 
 impl Budget {
     /// Creates a budget. `tolerance` is the share of the pods that may be missing.
     pub fn new(configured: usize, running: usize, tolerance: f64) -> Budget {
         let tolerance = (configured as f64 * tolerance.clamp(0.0, 1.0)) as usize;
-        Budget { configured, running, tolerance, disturbed: 0 }
+        Budget { configured, running, tolerance, ..Budget::default() }
     }
 
     /// Returns whether one more pod may be disturbed.

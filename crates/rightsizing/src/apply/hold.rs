@@ -11,7 +11,7 @@ pub enum Hold {
     LimitRange,
     /// No controller would recreate the pod.
     NoController,
-    /// The controller has fewer pods than the VPA or the configuration requires for updates.
+    /// The controller has fewer pods than the VPA or the configuration requires for evictions and restarts.
     TooFewReplicas,
     /// The desired number of pods is unknown.
     UnknownReplicas,
@@ -41,10 +41,12 @@ pub enum Hold {
     NoWebhook,
     /// A PodDisruptionBudget refused an eviction a short time ago.
     DisruptionBudget,
+    /// The maximum number of evictions within a minute is reached.
+    EvictionRate,
 }
 
 impl Hold {
-    pub const ALL: [Hold; 19] = [
+    pub const ALL: [Hold; 20] = [
         Hold::NoRecommendation,
         Hold::PodLevelResources,
         Hold::LimitRange,
@@ -64,11 +66,13 @@ impl Hold {
         Hold::WebhookNotCalled,
         Hold::NoWebhook,
         Hold::DisruptionBudget,
+        Hold::EvictionRate,
     ];
 
     /// Returns whether the reason goes away soon by itself, and needs no event.
     pub fn passes(self) -> bool {
-        matches!(self, Hold::Budget | Hold::Pending | Hold::Resizing | Hold::Asked | Hold::JustResized)
+        use Hold::{Asked, Budget, EvictionRate, JustResized, Pending, Resizing};
+        matches!(self, Budget | Pending | Resizing | Asked | JustResized | EvictionRate)
     }
 
     /// Returns the label value for metrics.
@@ -93,6 +97,7 @@ impl Hold {
             Hold::WebhookNotCalled => "webhook_not_called",
             Hold::NoWebhook => "no_webhook",
             Hold::DisruptionBudget => "disruption_budget",
+            Hold::EvictionRate => "eviction_rate",
         }
     }
 
@@ -103,7 +108,9 @@ impl Hold {
             Hold::PodLevelResources => "it has pod-level resources, which its containers may not exceed",
             Hold::LimitRange => "a LimitRange of its namespace would refuse it",
             Hold::NoController => "no controller would recreate it",
-            Hold::TooFewReplicas => "its controller has fewer pods than minReplicas",
+            Hold::TooFewReplicas => {
+                "its controller has fewer pods than minReplicas, and the update would evict it or restart a container"
+            }
             Hold::UnknownReplicas => "the desired number of pods of its controller is unknown",
             Hold::Budget => "its controller has the maximum number of disturbed pods",
             Hold::Requirements => "the VPA's evictionRequirements are not met",
@@ -125,6 +132,9 @@ impl Hold {
                  expired, or run upstream's admission controller"
             }
             Hold::DisruptionBudget => "a PodDisruptionBudget refused an eviction a short time ago",
+            Hold::EvictionRate => {
+                "enough pods were evicted within the last minute (recommender.apply.evictionsPerMinute)"
+            }
         }
     }
 }

@@ -46,8 +46,13 @@ pub(super) fn advise(
     let lasted = now.saturating_sub(began);
     if mode == Mode::InPlace {
         return match resize {
-            Resize::Infeasible | Resize::Error if is_less(pod, changes) => ResizeAdvice::Resize,
-            Resize::Infeasible | Resize::Error => ResizeAdvice::Hold(Hold::Infeasible),
+            Resize::Infeasible if is_less(pod, changes) => ResizeAdvice::Resize,
+            Resize::Infeasible => ResizeAdvice::Hold(Hold::Infeasible),
+            // Another size may be possible: a limit cannot be lowered below the usage, but raised again.
+            Resize::Error => match rested(pod, changes, is_urgent, known, now) {
+                ResizeAdvice::Hold(Hold::Asked) => ResizeAdvice::Hold(Hold::Infeasible),
+                advice => advice,
+            },
             _ => ResizeAdvice::Hold(Hold::Resizing),
         };
     }

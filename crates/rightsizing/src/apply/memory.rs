@@ -1,6 +1,6 @@
 //! State of pods and VPAs between rounds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::recommend::UnixNanos;
@@ -12,6 +12,8 @@ pub struct UpdaterMemory {
     pods: BTreeMap<Arc<str>, OfPod>,
     /// By VPA uid.
     vpas: BTreeMap<String, OfVpa>,
+    /// Times of evictions, oldest first.
+    evictions: VecDeque<UnixNanos>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -39,9 +41,21 @@ impl UpdaterMemory {
         self.vpas.retain(|uid, _| vpas.contains(uid));
     }
 
+    /// Records an eviction.
+    pub(super) fn note_eviction(&mut self, now: UnixNanos) {
+        self.evictions.push_back(now);
+    }
+
+    /// Returns the number of evictions after this time, and forgets older ones.
+    pub(super) fn evictions_since(&mut self, since: UnixNanos) -> u32 {
+        while self.evictions.pop_front_if(|at| *at <= since).is_some() {}
+        self.evictions.len().try_into().unwrap_or(u32::MAX)
+    }
+
     /// Clamps times in the future to now, because the clock was set back. A waiting time then starts again.
     pub fn without_the_future(&mut self, now: UnixNanos) {
         let limit = |time: &mut Option<UnixNanos>| *time = time.map(|time| time.min(now));
+        self.evictions.iter_mut().for_each(|at| *at = (*at).min(now));
         for known in self.pods.values_mut() {
             [&mut known.asked, &mut known.resizing, &mut known.without_room].into_iter().for_each(limit);
         }

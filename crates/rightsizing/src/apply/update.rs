@@ -22,19 +22,22 @@ use crate::recommend::change::{SizeDifference, difference};
 use crate::recommend::{OptionalAmounts, OwnerRef, Recommendation, UnixNanos, Vpa};
 
 const SECOND_NS: i64 = 1_000_000_000;
+const MINUTE_NS: i64 = 60 * SECOND_NS;
 /// Backoff for evictions after a PodDisruptionBudget has refused one.
 const REFUSED_REST: i64 = 5 * 60 * SECOND_NS;
 
-/// Backoff for evictions after evicted pods have come back unchanged.
-const UNCHANGED_REST: i64 = 3_600 * SECOND_NS;
+/// Backoff for evictions after evicted pods have come back unchanged: nothing was gained by them.
+const UNCHANGED_REST: i64 = 24 * 3_600 * SECOND_NS;
 
 /// Rules for when and how far pods may be disturbed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DisruptionRules {
-    /// Minimum number of pods of a controller for updates.
+    /// Minimum number of pods of a controller for updates that restart them.
     pub min_replicas: i64,
     /// Share of a controller's pods that may be missing.
     pub tolerance: f64,
+    /// Maximum number of evictions within a minute, of all controllers.
+    pub evictions_per_minute: u32,
     /// Minimum age in nanoseconds before a pod within its bounds is updated, …
     pub min_age: i64,
     /// … and minimum difference for it, as a share.
@@ -52,6 +55,7 @@ impl Default for DisruptionRules {
         DisruptionRules {
             min_replicas: 2,
             tolerance: 0.5,
+            evictions_per_minute: 30,
             min_age: 12 * 3_600 * SECOND_NS,
             min_difference: 0.1,
             quick_oom: 600 * SECOND_NS,
@@ -113,11 +117,9 @@ impl<'a> Round<'a> {
         }
         let least = vpa.update.min_replicas.unwrap_or(rules.min_replicas);
         let budget = |owner: &OwnerRef, (there, running): (usize, usize)| {
-            if i64::try_from(there).is_ok_and(|there| there < least) {
-                return Err(Hold::TooFewReplicas);
-            }
             let configured = replicas.get(owner).ok_or(Hold::UnknownReplicas)?;
-            Ok(Budget::new(*configured, running, rules.tolerance))
+            let is_too_small = i64::try_from(there).is_ok_and(|there| there < least);
+            Ok(Budget { is_too_small, ..Budget::new(*configured, running, rules.tolerance) })
         };
         let groups = counts.into_iter().map(|(owner, counts)| (owner, budget(owner, counts))).collect();
         Round { vpa, mode: Mode::of(&vpa.update_mode), pods, ranges, rules, memory, now, groups }
@@ -204,8 +206,13 @@ impl<'a> Round<'a> {
             ResizeAdvice::Resize if !qos::is_kept(pod, &candidate.changes) => {
                 self.instead(candidate, Hold::QosClass)
             }
-            ResizeAdvice::Resize if self.is_free(pod, &candidate.changes) => UpdateStep::Resize,
+            ResizeAdvice::Resize if self.rules.free_in_place && !restarts(pod, &candidate.changes) => {
+                UpdateStep::Resize
+            }
             ResizeAdvice::Resize => match self.budget(pod) {
+                Ok(budget) if budget.is_too_small && restarts(pod, &candidate.changes) => {
+                    UpdateStep::Hold(Hold::TooFewReplicas)
+                }
                 Ok(budget) if budget.allows() => UpdateStep::Resize,
                 Ok(_) => UpdateStep::Hold(Hold::Budget),
                 Err(why) => UpdateStep::Hold(why),
@@ -239,6 +246,7 @@ impl<'a> Round<'a> {
     pub fn evicted(&mut self, candidate: &UpdateCandidate) {
         let there = self.pods.iter().map(|pod| pod.uid.clone()).collect();
         self.memory.vpa(&self.vpa.uid).evicted = Some((self.now, there));
+        self.memory.note_eviction(self.now);
         self.note_disturbed(candidate);
     }
 
@@ -286,8 +294,12 @@ impl<'a> Round<'a> {
         }
         match self.budget(pod) {
             Err(why) => UpdateStep::Hold(why),
-            Ok(budget) if budget.allows() || pod.is_pending => UpdateStep::Evict,
-            Ok(_) => UpdateStep::Hold(Hold::Budget),
+            Ok(budget) if budget.is_too_small => UpdateStep::Hold(Hold::TooFewReplicas),
+            Ok(budget) if !budget.allows() && !pod.is_pending => UpdateStep::Hold(Hold::Budget),
+            Ok(_) if self.memory.evictions_since(now - MINUTE_NS) >= self.rules.evictions_per_minute => {
+                UpdateStep::Hold(Hold::EvictionRate)
+            }
+            Ok(_) => UpdateStep::Evict,
         }
     }
 
@@ -296,14 +308,6 @@ impl<'a> Round<'a> {
     fn came_back_unchanged(&self, there: &BTreeSet<Arc<str>>) -> bool {
         let mut new = self.pods.iter().filter(|pod| !there.contains(&pod.uid)).peekable();
         new.peek().is_some() && new.all(|pod| pod.observed.is_none())
-    }
-
-    /// Returns whether the resize needs no budget: it restarts no container, and the rules allow that.
-    fn is_free(&self, pod: &SizedPod, changes: &[SizeChange]) -> bool {
-        let restarts = |change: &SizeChange| {
-            pod.containers.get(change.container).is_none_or(|it| it.restarts.cpu || it.restarts.memory)
-        };
-        self.rules.free_in_place && !changes.iter().any(restarts)
     }
 
     /// Returns whether the VPA's requirements are met for some container.
@@ -330,4 +334,11 @@ impl<'a> Round<'a> {
                 || (it.resources.memory && changes(&it.change, target.memory, memory))
         })
     }
+}
+
+/// Returns whether a resize restarts a container.
+fn restarts(pod: &SizedPod, changes: &[SizeChange]) -> bool {
+    changes.iter().any(|change| {
+        pod.containers.get(change.container).is_none_or(|it| it.restarts.cpu || it.restarts.memory)
+    })
 }

@@ -129,6 +129,38 @@ fn so_many_are_evicted_that_half_of_the_pods_stay() {
 }
 
 #[test]
+fn a_single_replica_is_resized_in_place_unless_that_restarts_it() {
+    let single = [running("a", 100)];
+    for mode in ["InPlace", "InPlaceOrRecreate"] {
+        let vpa = for_cpu(mode, 1_000, (500, 2_000));
+        assert_eq!(steps(&vpa, &single), [UpdateStep::Resize], "{mode}");
+        let mut restarting = single.clone();
+        restarting[0].containers[0].restarts.cpu = true;
+        assert_eq!(steps(&vpa, &restarting), [UpdateStep::Hold(Hold::TooFewReplicas)], "{mode}");
+    }
+    let vpa = for_cpu("InPlaceOrRecreate", 1_000, (500, 2_000));
+    let infeasible = SizedPod { resize: Some(Resize::Infeasible), ..running("a", 100) };
+    assert_eq!(steps(&vpa, &[infeasible]), [UpdateStep::Hold(Hold::TooFewReplicas)], "it is not evicted");
+}
+
+#[test]
+fn within_a_minute_no_more_pods_are_evicted_than_the_rate_of_the_cluster() {
+    let vpa = for_cpu("Recreate", 1_000, (500, 2_000));
+    let pods: Vec<SizedPod> = (0..20).map(|index| running(&index.to_string(), 100)).collect();
+    let rules = DisruptionRules { evictions_per_minute: 3, ..DisruptionRules::default() };
+    let mut memory = UpdaterMemory::default();
+    let mut evicted = |vpa: &Vpa, now| {
+        let steps = steps_at(vpa, &pods, &mut memory, (rules, now));
+        let limited = steps.iter().any(|(_, step)| *step == UpdateStep::Hold(Hold::EvictionRate));
+        (steps.iter().filter(|(_, step)| *step == UpdateStep::Evict).count(), limited)
+    };
+    assert_eq!(evicted(&vpa, NOW), (3, true));
+    let other = Vpa { uid: "other".into(), ..vpa.clone() };
+    assert_eq!(evicted(&other, NOW + MINUTE - 1), (0, true), "it is one rate for all");
+    assert_eq!(evicted(&other, NOW + MINUTE), (3, true));
+}
+
+#[test]
 fn requirements_of_a_vpa_decide_about_the_direction() {
     let mut vpa = for_cpu("Recreate", 1_000, (500, 2_000));
     let cpu = PerResource { cpu: true, memory: false };
@@ -202,10 +234,19 @@ fn a_resize_that_does_not_come_to_an_end_becomes_an_eviction_if_that_is_allowed(
 
 #[test]
 fn what_is_infeasible_in_place_is_tried_again_only_when_less_is_recommended() {
-    for resize in [Resize::Infeasible, Resize::Error] {
-        assert_eq!(after("InPlace", resize, 0, 4_000), UpdateStep::Hold(Hold::Infeasible));
-        assert_eq!(after("InPlace", resize, 0, 5_000), UpdateStep::Hold(Hold::Infeasible));
-        assert_eq!(after("InPlace", resize, 0, 3_999), UpdateStep::Resize);
+    let infeasible = |target| after("InPlace", Resize::Infeasible, 0, target);
+    assert_eq!(infeasible(4_000), UpdateStep::Hold(Hold::Infeasible));
+    assert_eq!(infeasible(5_000), UpdateStep::Hold(Hold::Infeasible));
+    assert_eq!(infeasible(3_999), UpdateStep::Resize);
+}
+
+#[test]
+fn after_a_resize_that_failed_any_other_size_is_tried_every_five_minutes() {
+    let failed = |lasted, target| after("InPlace", Resize::Error, lasted, target);
+    assert_eq!(failed(HOUR, 4_000), UpdateStep::Hold(Hold::Infeasible));
+    for target in [3_999, 5_000] {
+        assert_eq!(failed(5 * MINUTE - 1, target), UpdateStep::Hold(Hold::JustResized));
+        assert_eq!(failed(5 * MINUTE, target), UpdateStep::Resize);
     }
 }
 
@@ -313,10 +354,14 @@ fn nothing_is_evicted_while_no_webhook_would_change_what_comes_after() {
     let mut first =
         |pods: &[SizedPod], now| steps_at(&vpa, pods, &mut memory, (DisruptionRules::default(), now))[0].1;
     assert_eq!(first(&back(None), NOW + MINUTE), UpdateStep::Hold(Hold::WebhookNotCalled));
-    assert_eq!(first(&back(None), NOW + 59 * MINUTE), UpdateStep::Hold(Hold::WebhookNotCalled));
-    assert_eq!(first(&back(None), NOW + HOUR), UpdateStep::Evict, "it may work again");
+    assert_eq!(first(&back(None), NOW + 23 * HOUR), UpdateStep::Hold(Hold::WebhookNotCalled));
+    assert_eq!(first(&back(None), NOW + 24 * HOUR), UpdateStep::Evict, "it may work again");
     let seen = [SizedPod { observed: Some(vec!["app".into()]), ..running("d", 100) }, running("b", 100)];
-    assert_eq!(first(&seen, NOW + HOUR + MINUTE), UpdateStep::Evict, "it works, and more is recommended now");
+    assert_eq!(
+        first(&seen, NOW + 24 * HOUR + MINUTE),
+        UpdateStep::Evict,
+        "it works, and more is recommended now"
+    );
 }
 
 #[test]
