@@ -20,9 +20,10 @@ use super::progress::write_line;
 use crate::advise::show;
 use crate::advise::{Severity, recording};
 use berth_model::ConfigDuration;
+use berth_prometheus::HttpHeader;
 use berth_rightsizing::recommend::backtest::EstimatorKind;
 use berth_rightsizing::recommend::{Amount, RecommenderSettings};
-use values::{cpu, duration, memory, positive, timestamp};
+use values::{cpu, duration, header, memory, positive, timestamp};
 
 /// Options of `berth recommend`.
 #[derive(Debug, Clone, Args)]
@@ -46,6 +47,14 @@ pub struct RecommendOptions {
     /// Labels that identify a container. Default: detected.
     #[arg(long, value_name = "SET", requires = "prometheus")]
     pub label_set: Option<LabelSet>,
+    /// Label matcher of every query, such as cluster=prod where several clusters share a Thanos or Mimir. Also
+    /// LABEL!=VALUE, LABEL=~EXPRESSION and LABEL!~EXPRESSION. May be repeated.
+    #[arg(long, value_name = "LABEL=VALUE", requires = "prometheus")]
+    pub prometheus_label: Vec<String>,
+    /// HTTP header of every request, such as X-Scope-OrgID=team-a; NAME=@FILE reads the value from a file. May be
+    /// repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = header, requires = "prometheus")]
+    pub prometheus_header: Vec<HttpHeader>,
     /// File of the bearer token for Prometheus.
     #[arg(long, value_name = "FILE", requires = "prometheus")]
     pub bearer_token_file: Option<PathBuf>,

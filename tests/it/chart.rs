@@ -7,6 +7,7 @@ mod openapi;
 mod operators;
 mod releases;
 mod roles;
+mod upgrades;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use berth_config::{self as config, Config, Serving};
-use berth_testenv::binaries::go_tool;
+use berth_testenv::binaries::{Kubernetes, go_tool};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -175,6 +176,11 @@ fn helm(args: &[&str]) -> Output {
 
 /// Renders the chart with `values`; the error is helm's message.
 fn template(values: &str) -> Result<String, String> {
+    template_for(Kubernetes::default().version(), values)
+}
+
+/// Renders the chart with `values` for a version of Kubernetes; the error is helm's message.
+fn template_for(kubernetes: &str, values: &str) -> Result<String, String> {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("values.yaml");
     fs::write(&file, values).unwrap();
@@ -184,7 +190,8 @@ fn template(values: &str) -> Result<String, String> {
         "charts/berth",
         "--namespace",
         NAMESPACE,
-        "--kube-version=1.36.3",
+        "--kube-version",
+        kubernetes,
         "--values",
         file.to_str().unwrap(),
     ]);
@@ -449,19 +456,30 @@ fn values_that_are_unknown_or_wrong_are_refused_with_their_name() {
 }
 
 #[test]
-fn the_chart_and_the_image_are_of_this_version_and_toolchain() {
+fn the_chart_is_of_this_version() {
     let chart: Value =
         serde_saphyr::from_str(&fs::read_to_string(chart().join("Chart.yaml")).unwrap()).unwrap();
     assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
-    let toolchain = fs::read_to_string(repository().join("rust-toolchain.toml")).unwrap();
-    let version =
-        toolchain.lines().find_map(|line| line.strip_prefix("channel = ")).unwrap().trim_matches('"');
-    let image = fs::read_to_string(repository().join("Dockerfile")).unwrap();
-    assert!(
-        image.contains(&format!("FROM rust:{version}-")),
-        "the Dockerfile builds with another Rust than {version}"
-    );
-    assert!(image.contains(&format!("RUSTUP_TOOLCHAIN={version}\n")), "RUSTUP_TOOLCHAIN is not {version}");
+    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn the_chart_installs_on_the_supported_versions_of_kubernetes_and_on_none_that_is_older() {
+    let newest = template("").unwrap();
+    for kubernetes in Kubernetes::ALL {
+        assert!(template_for(kubernetes.version(), "").unwrap() == newest, "{kubernetes:?}");
+    }
+    let oldest: u32 = Kubernetes::ALL[0].minor().trim_start_matches("1.").parse().unwrap();
+    let error = template_for(&format!("v1.{}.9", oldest - 1), "").expect_err("it is too old");
+    assert!(error.contains(&format!("chart requires kubeVersion: >=1.{oldest}.0-0")), "{error}");
+
+    let page = fs::read_to_string(repository().join("docs/support.md")).unwrap();
+    for kubernetes in Kubernetes::ALL {
+        let row = format!("| {} | {} |", kubernetes.minor(), kubernetes.version());
+        assert!(page.contains(&row), "docs/support.md has no {row}");
+    }
+    let runs = fs::read_to_string(repository().join(".ci/long")).unwrap();
+    assert!(runs.contains(&format!("MINORS=({})", Kubernetes::ALL.map(Kubernetes::minor).join(" "))));
 }
 
 #[test]

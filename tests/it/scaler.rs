@@ -2,7 +2,10 @@
 //! Prometheus that scrapes a load model.
 
 mod faults;
+mod first_contact;
+mod hanging;
 mod load;
+mod speed;
 
 use std::time::Duration;
 
@@ -46,6 +49,13 @@ fn is_ready(pod: &Pod) -> bool {
 fn cpu_of(pod: &Pod) -> i64 {
     let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
     container.and_then(|it| cpu_in(it.resources.as_ref()?)).unwrap_or(0)
+}
+
+/// Returns the memory request of its only container, in bytes.
+fn memory_of(pod: &Pod) -> i64 {
+    let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    let requests = container.and_then(|it| it.resources.as_ref()?.requests.as_ref());
+    requests.map_or(0, |it| Quantity::parse(&it["memory"].0).expect("a quantity").value())
 }
 
 /// Returns the CPU that its kubelet has applied.
@@ -100,9 +110,11 @@ async fn create_scaler(client: &Client, name: &str, more: Value) {
             "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
             "objectives": {"signal": {"type": "CpuThrottling", "target": "0.1"}},
             "bounds": {"minReplicas": 2, "maxReplicas": 8},
+            "dryRun": false,
             "behavior": {
                 "periodSeconds": 3,
                 "windowSeconds": 15,
+                "historySeconds": 0,
                 "scaleDown": {"stabilizationWindowSeconds": 8},
             },
         },

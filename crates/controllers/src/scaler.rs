@@ -1,13 +1,17 @@
 //! The scaler: in each round it reads ServiceScalers, the usage and the signals of their services, and scales
 //! them.
 //!
-//! Steps of a round: read the existing objects and metrics (`look.rs`), decide (`settle.rs`, which calls
-//! `scaling`), act (`act.rs`), and report (`report.rs`). Only the process that holds the Lease has this state;
-//! state that must survive it is in the statuses. If a read fails, the affected state stays unchanged.
+//! Steps of a round: start the reads of Prometheus (`readings.rs` for all services at once, `custom.rs` for queries of services' own),
+//! read the existing objects (`look.rs`), decide (`settle.rs`, which calls `scaling`), act (`act.rs`), and report (`report.rs`).
+//! No round waits for a slow Prometheus, and OOM kills are acted on between rounds. Only the process that holds the Lease has this
+//! state; state that must survive it is in the statuses. If a read fails, the affected state stays unchanged.
 
 mod act;
+mod budget;
+mod custom;
 mod hints;
 mod look;
+mod readings;
 mod refusals;
 mod report;
 mod settle;
@@ -24,22 +28,30 @@ use super::resizing::Resizer;
 use super::rounds::{self, Rounds};
 use super::tasks::{Tasks, host_name};
 use berth_config::{Config, Scaling};
-use berth_kube_io::WatchStore;
 use berth_kube_io::apply::PodWriter;
 use berth_kube_io::client::without_retries;
 use berth_kube_io::scaling::{Other, ScaledService, ScalingPlan, same_target};
 use berth_kube_io::vpa::{ApiError, OwnerResolver, Recommending};
+use berth_kube_io::{LivePod, WatchStore};
+use berth_model::LabelSelector;
 use berth_prometheus::PrometheusSource;
-use berth_rightsizing::scaling::Windows;
+use berth_rightsizing::apply::SizedPod;
 use berth_scheduler::engine::Engine;
 use berth_telemetry::ScalerMetrics;
+use budget::RequestBudget;
+use custom::CustomQueries;
 use hints::Affinity;
+use look::Autoscalers;
+use readings::{Readings, config_of_reads};
+use report::Observed;
 use settle::Remembered;
 
-/// Maximum number of services processed concurrently.
-const LOOKS_IN_FLIGHT: usize = 8;
 /// Maximum number of scaled services: the first ones by namespace and name.
 const SERVICES_MAX: usize = 2_000;
+/// Maximum interval at which pods are checked for OOM kills. It needs no request.
+const KILLS_EVERY: Duration = Duration::from_secs(5);
+/// Share of the interval that a round waits for Prometheus.
+const WAIT_SHARE: u32 = 5;
 
 /// Dependencies of the scaler.
 #[derive(Clone)]
@@ -50,10 +62,14 @@ struct ScalerContext {
     /// What services of different namespaces may learn of each other.
     tenancy: Arc<Scaling>,
     api: Recommending,
+    budget: Arc<RequestBudget>,
     watches: WatchStore,
     resizer: Arc<Resizer>,
-    source: PrometheusSource,
+    /// For reads of all services, and for queries of services' own.
+    sources: [PrometheusSource; 2],
     leadership: Leadership,
+    /// The term in which it writes.
+    term: u64,
     /// This process, for events.
     instance: Arc<str>,
     metrics: Arc<ScalerMetrics>,
@@ -69,7 +85,9 @@ pub fn scale(
     metrics: Option<Arc<ScalerMetrics>>,
 ) -> Result<()> {
     let Some(metrics) = metrics else { return Ok(()) };
-    let prometheus = config.recommender.prometheus.clone();
+    let prometheus =
+        config.recommender.prometheus.as_ref().context("scaling needs recommender.prometheus")?;
+    let [shared, own] = config_of_reads(prometheus, &config.scaling);
     // A process that was frozen past its lease must not scale when it resumes.
     let client = match &leadership.fence {
         Some(fence) => fence.client(cluster.clone())?,
@@ -80,35 +98,63 @@ pub fn scale(
         hints_window: config.scaling.hints.then(|| config.scaling.hints_window.get()),
         tenancy: Arc::new(config.scaling.clone()),
         api: Recommending::new(client.clone()),
+        budget: Arc::new(RequestBudget::new()),
         watches: watches.clone(),
         resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(client, host_name()))),
-        source: PrometheusSource::new(prometheus.context("scaling needs recommender.prometheus")?)?,
+        sources: [PrometheusSource::new(shared)?, PrometheusSource::new(own)?],
         leadership: leadership.clone(),
+        term: 0,
         instance: host_name().into(),
         metrics,
     };
     tasks.spawn("scaler", async move {
-        let begin = |term| Some(Scaler::new(place.clone(), term));
-        rounds::run(|| place.leadership.decides(), place.interval, begin, std::future::pending()).await;
+        let begin = |term| Some(Scaler::new(ScalerContext { term, ..place.clone() }));
+        let every = place.interval / checks_per_round(place.interval);
+        rounds::run(|| place.leadership.decides(), every, begin, std::future::pending()).await;
     });
     Ok(())
+}
+
+/// Returns how many times pods are checked for OOM kills in one interval.
+fn checks_per_round(interval: Duration) -> u32 {
+    u32::try_from(interval.as_millis().div_ceil(KILLS_EVERY.as_millis())).unwrap_or(u32::MAX).max(1)
 }
 
 /// State of services while this process leads.
 struct Scaler {
     context: ScalerContext,
-    term: u64,
     owners: OwnerResolver,
-    windows: Windows,
+    readings: Readings,
+    custom: CustomQueries,
     affinity: Option<Affinity>,
     /// By uid of the ServiceScaler.
     remembered: BTreeMap<String, Remembered>,
+    /// By uid of the ServiceScaler: namespace and labels of the pods of the services that are scaled.
+    watched: BTreeMap<String, (Arc<str>, LabelSelector)>,
     /// Number of services by condition reason, in this round.
     standings: BTreeMap<&'static str, usize>,
+    /// Checks of OOM kills until the next round.
+    checks_left: u32,
+}
+
+/// The services that are scaled, and those that are too many.
+struct Services {
+    scaled: Vec<ScaledService>,
+    left_out: Vec<ScaledService>,
+    namespaces: BTreeSet<Arc<str>>,
 }
 
 impl Rounds for Scaler {
+    /// Reacts to OOM kills; and at the interval, runs a round.
     async fn round(&mut self) {
+        if let Err(error) = self.react_to_kills().await {
+            tracing::warn!(%error, "services are not scaled after OOM kills");
+        }
+        if self.checks_left > 0 {
+            self.checks_left -= 1;
+            return;
+        }
+        self.checks_left = checks_per_round(self.context.interval) - 1;
         let began = Instant::now();
         let scaled = self.scale().await;
         self.context.metrics.round(scaled.is_ok(), began.elapsed(), std::mem::take(&mut self.standings));
@@ -123,33 +169,121 @@ impl Rounds for Scaler {
 }
 
 impl Scaler {
-    fn new(place: ScalerContext, term: u64) -> Self {
-        let owners = OwnerResolver::new(place.api.clone(), place.watches.index.clone(), None);
-        let windows = Windows::new(place.interval);
+    fn new(context: ScalerContext) -> Self {
+        let owners = OwnerResolver::new(context.api.clone(), context.watches.index.clone(), None);
+        let [shared, own] = context.sources.clone();
+        let (interval, metrics) = (context.interval, &context.metrics);
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-        let affinity = place
+        let affinity = context
             .hints_window
-            .map(|window| Affinity::new(seconds(window), seconds(place.interval), place.tenancy.clone()));
+            .map(|window| Affinity::new(seconds(window), seconds(interval), context.tenancy.clone()));
         Scaler {
-            context: place,
-            term,
             owners,
-            windows,
+            readings: Readings::new(shared, interval, metrics.clone()),
+            custom: CustomQueries::start(own, interval, metrics.clone()),
             affinity,
             remembered: BTreeMap::new(),
+            watched: BTreeMap::new(),
             standings: BTreeMap::new(),
+            checks_left: 0,
+            context,
         }
     }
 
-    /// Runs one round.
+    /// Runs one round. It waits for Prometheus only for a short time.
     async fn scale(&mut self) -> Result<(), ApiError> {
         let now = Timestamp::now();
+        let wait_until = tokio::time::Instant::now() + self.context.interval / WAIT_SHARE;
         self.owners.next_round();
+        let Some(Services { scaled: services, left_out, namespaces }) = self.services().await? else {
+            return Ok(());
+        };
+        if !left_out.is_empty() {
+            let left_out = left_out.len();
+            tracing::warn!(left_out, most = SERVICES_MAX, "too many ServiceScalers: some are not scaled");
+        }
+        let uids: BTreeSet<&str> = services.iter().map(|service| &*service.uid).collect();
+        self.remembered.retain(|uid, _| uids.contains(&**uid));
+        self.watched.clear();
+        let (readings, custom) = self.wanted(&services);
+        self.custom.want(custom);
+        self.readings.start(readings, now);
+        let looks = self.look_at(&services.iter().collect::<Vec<_>>()).await;
+        let others = self.read_autoscalers(&namespaces).await;
+        let in_the_way: Vec<_> =
+            services.iter().map(|service| in_the_way(service, &services, &others)).collect();
+        self.readings.wait(wait_until).await;
+        self.readings.windows.lock().forget(now.as_second());
+        // Of two services with one target, the second would peak with the first.
+        let counts = services.iter().zip(&in_the_way).map(|(service, in_the_way)| {
+            in_the_way.is_ok() && service.plan.as_ref().is_ok_and(|plan| !plan.dry_run)
+        });
+        let counts: Vec<bool> = counts.collect();
+        self.correlate(&services, &looks, &counts, now);
+        let observed = services.iter().zip(looks).zip(in_the_way);
+        let observed =
+            observed.map(|((service, look), in_the_way)| Observed { service, look, in_the_way }).collect();
+        for reason in self.scale_services(observed, now).await {
+            *self.standings.entry(reason).or_default() += 1;
+        }
+        self.report_left_out(&left_out, now).await;
+        Ok(())
+    }
+
+    /// Scales the services of which a pod was OOM killed since the last decision. It needs nothing from Prometheus.
+    async fn react_to_kills(&mut self) -> Result<(), ApiError> {
+        let killed = self.killed_services();
+        if killed.is_empty() {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        let Some(Services { scaled: services, namespaces, .. }) = self.services().await? else {
+            return Ok(());
+        };
+        let of_killed: Vec<&ScaledService> =
+            services.iter().filter(|service| killed.contains(&service.uid)).collect();
+        let looks = self.look_at(&of_killed).await;
+        let others = self.read_autoscalers(&namespaces).await;
+        let observed = of_killed.into_iter().zip(looks).map(|(service, look)| {
+            let in_the_way = in_the_way(service, &services, &others);
+            Observed { service, look, in_the_way }
+        });
+        let observed = observed.collect();
+        self.scale_services(observed, now).await;
+        Ok(())
+    }
+
+    /// Returns the uids of ServiceScalers whose pods were OOM killed since the last decision, as the watch shows them.
+    fn killed_services(&self) -> BTreeSet<String> {
+        let mut killed: BTreeMap<&Arc<str>, Vec<Arc<LivePod>>> = BTreeMap::new();
+        for (namespace, _) in self.watched.values() {
+            killed.entry(namespace).or_insert_with(|| {
+                let mut pods = self.context.watches.pods.of(namespace);
+                let was_killed = |pod: &SizedPod| pod.containers.iter().any(|it| it.oom_killed.is_some());
+                pods.retain(|live| !live.pod.is_deleting && was_killed(&live.pod));
+                pods
+            });
+        }
+        let is_new = |uid: &str, live: &LivePod, labels: &LabelSelector| {
+            let remembered = self.remembered.get(uid);
+            live.matches(labels) && remembered.is_some_and(|remembered| remembered.has_new_kill(&live.pod))
+        };
+        self.watched
+            .iter()
+            .filter(|(uid, (namespace, labels))| {
+                killed.get(namespace).is_some_and(|pods| pods.iter().any(|live| is_new(uid, live, labels)))
+            })
+            .map(|(uid, _)| uid.clone())
+            .collect()
+    }
+
+    /// Reads all services; `None`: the cluster does not have the kind.
+    async fn services(&self) -> Result<Option<Services>, ApiError> {
         let mut services = match self.context.api.services().await {
             Ok(services) => services,
             Err(ApiError::NotFound(_)) => {
                 tracing::debug!("no ServiceScalers in this cluster: apply the CRDs of berth");
-                return Ok(());
+                return Ok(None);
             }
             Err(error) => return Err(error),
         };
@@ -157,42 +291,9 @@ impl Scaler {
         for service in &mut services {
             refuse_queries(service, &self.context.tenancy);
         }
-        let left_out;
-        (services, left_out) = shares(services, SERVICES_MAX);
-        if !left_out.is_empty() {
-            let left_out = left_out.len();
-            tracing::warn!(left_out, most = SERVICES_MAX, "too many ServiceScalers: some are not scaled");
-        }
-        self.remembered.retain(|uid, _| services.iter().any(|service| service.uid == *uid));
-        self.tell_left_out(&left_out, now).await;
-        if services.is_empty() {
-            return Ok(());
-        }
-        let namespaces: BTreeSet<Arc<str>> = services.iter().map(|it| it.namespace.clone()).collect();
-        let usage_error = self.read_usage(&namespaces, now).await.err();
-        let others = self.read_autoscalers(&namespaces).await;
-        let looks = self.look_at(&services, now).await;
-        let in_the_way: Vec<_> =
-            services.iter().map(|service| in_the_way(service, &services, &others)).collect();
-        if self.affinity.is_some() {
-            let names: Vec<String> = namespaces.iter().map(|name| name.to_string()).collect();
-            if let Err(error) = self.read_network(&names, now).await {
-                tracing::debug!(error, "network usage of pods is unknown");
-            }
-            // Of two services with one target, the second would peak with the first.
-            let counts = services.iter().zip(&in_the_way).map(|(service, in_the_way)| {
-                in_the_way.is_ok() && service.plan.as_ref().is_ok_and(|plan| !plan.dry_run)
-            });
-            let counts: Vec<bool> = counts.collect();
-            self.correlate(&services, &looks, &counts, now);
-        }
-        for ((service, look), in_the_way) in services.iter().zip(looks).zip(in_the_way) {
-            if !self.context.leadership.decides_in(self.term) {
-                break;
-            }
-            self.scale_service(service, look, in_the_way, usage_error.as_deref(), now).await;
-        }
-        Ok(())
+        let (scaled, left_out) = shares(services, SERVICES_MAX);
+        let namespaces = scaled.iter().map(|service| service.namespace.clone()).collect();
+        Ok(Some(Services { scaled, left_out, namespaces }))
     }
 }
 
@@ -243,7 +344,7 @@ struct InTheWay {
 fn in_the_way(
     service: &ScaledService,
     services: &[ScaledService],
-    others: &BTreeMap<Arc<str>, Result<Vec<Other>, String>>,
+    others: &Autoscalers,
 ) -> Result<InTheWay, String> {
     let same = |other: &&ScaledService| {
         other.namespace == service.namespace && same_target(&other.target, &service.target)

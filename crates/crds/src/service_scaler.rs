@@ -42,6 +42,7 @@ use super::quota::QuotaAmount;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.dimensions) || !('Replicas' in self.dimensions) || has(self.objectives)").message("scaling Replicas requires objectives"),
+    validation = Rule::new("!has(self.objectives) || (has(self.dimensions) && !('Replicas' in self.dimensions)) || (has(self.bounds) && has(self.bounds.maxReplicas))").message("scaling Replicas requires bounds.maxReplicas"),
     validation = Rule::new("!has(self.bounds) || !has(self.bounds.minReplicas) || !has(self.bounds.maxReplicas) || self.bounds.minReplicas <= self.bounds.maxReplicas").message("bounds.minReplicas must not be more than bounds.maxReplicas")
 )]
 pub struct ServiceScalerSpec {
@@ -73,9 +74,14 @@ pub struct ServiceScalerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<ServiceBehavior>,
 
-    /// Only reports decisions in the status; changes nothing.
-    #[serde(default)]
+    /// Only reports decisions in the status; changes nothing. Set it to false once the decisions are as you want them.
+    #[serde(default = "dry_run_by_default")]
     pub dry_run: bool,
+}
+
+/// The default of `spec.dryRun`.
+pub fn dry_run_by_default() -> bool {
+    true
 }
 
 /// A resource with a `scale` subresource.
@@ -138,8 +144,9 @@ pub struct Signal {
     /// Target value, a number such as `0.05` or `200`: replicas are added above it, and removed well below it.
     #[schemars(length(min = 1, max = 32), regex(pattern = r"^[0-9]+([.][0-9]+)?$"))]
     pub target: String,
-    /// PromQL that returns one number; replaces the built-in query of the type. `$namespace`, `$name` and `$pods` (a
-    /// regular expression that matches the pods' names) are substituted.
+    /// PromQL that returns one number; replaces the built-in query of the type. `$namespace`, `$name`, `$pods` (a
+    /// regular expression that matches the pods' names) and `$matchers` (berth's `recommender.prometheus.matchers`) are
+    /// substituted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub query: Option<String>,
@@ -175,7 +182,7 @@ pub struct ServiceBounds {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100000))]
     pub min_replicas: Option<i32>,
-    /// Maximum number of replicas. Default: 10.
+    /// Maximum number of replicas; required if they are scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100000))]
     pub max_replicas: Option<i32>,
@@ -227,6 +234,11 @@ pub struct ServiceBehavior {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 600))]
     pub window_seconds: Option<i32>,
+    /// Span of usage, in seconds, that must have been observed before a container size shrinks: it should contain all
+    /// peaks. Samples may be missing for an hour at most, else it begins again. Default: 86400, one day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1209600))]
+    pub history_seconds: Option<i32>,
     /// Limits for adding replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_up: Option<ScalingRules>,

@@ -5,17 +5,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use prometheus_http_query::Client;
-use reqwest::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Certificate, Response, StatusCode, Url};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::config::{PrometheusConfig, Secret};
+use super::config::{HttpHeader, PrometheusConfig, Secret};
 use super::counters::QueryCounters;
-use super::decode::{DecodeError, Decoder, ResponseSummary};
+use super::decode::{Decoder, ResponseSummary};
 use super::error::SourceError;
 use super::query::Points;
 use super::series::Series;
+use super::small::{SAID_CHARS_MAX, SmallAnswer};
 use berth_model::with_causes;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,14 +25,6 @@ const TRIES_MAX: u32 = 5;
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Bytes read of an error response, or of a response that is known to be small.
 const SMALL_ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Maximum characters of a server's text that are quoted in errors.
-const SAID_CHARS_MAX: usize = 300;
-
-/// The response to a query with few results.
-struct Small {
-    found: usize,
-    first: Option<Sample>,
-}
 
 /// Backoff and grace times; tests use shorter ones.
 #[derive(Debug, Clone, Copy)]
@@ -167,7 +160,7 @@ impl PrometheusClient {
     async fn try_once(&self, query: &str, when: When, tries: u32) -> Result<Try, SourceError> {
         let limit = self.config.query_timeout.get();
         let milliseconds = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
-        let authorization = self.authorization()?;
+        let headers = self.headers()?;
         let started = Instant::now();
         let sent = async {
             match when {
@@ -175,15 +168,15 @@ impl PrometheusClient {
                     // A step of at most a day is exact as a float.
                     let (start, end, step) = (points.start, points.end(), points.step as f64);
                     let mut request = self.http.query_range(query, start, end, step).timeout(milliseconds);
-                    if let Some(value) = authorization {
-                        request = request.header(AUTHORIZATION, value);
+                    for (name, value) in headers {
+                        request = request.header(name, value);
                     }
                     request.post_raw().await
                 }
                 When::At(time) => {
                     let mut request = self.http.query(query).at(time).timeout(milliseconds);
-                    if let Some(value) = authorization {
-                        request = request.header(AUTHORIZATION, value);
+                    for (name, value) in headers {
+                        request = request.header(name, value);
                     }
                     request.post_raw().await
                 }
@@ -286,53 +279,20 @@ impl PrometheusClient {
     pub async fn number(&self, query: &str, at: i64) -> Result<Option<Sample>, SourceError> {
         let small = self.small(query, at).await?;
         match small.found {
-            0 | 1 => Ok(small.first.filter(|sample| sample.value.is_finite())),
+            0 | 1 => Ok(small.first),
             several => Err(SourceError::Several { query: query.to_owned(), several }),
         }
     }
 
     /// Returns the number of results that a query has now, and the first of them.
-    async fn small(&self, query: &str, at: i64) -> Result<Small, SourceError> {
-        #[derive(Deserialize)]
-        struct Answer {
-            data: Data,
-        }
-        #[derive(Deserialize)]
-        struct Data {
-            result: VectorOrScalar,
-        }
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum VectorOrScalar {
-            Scalar((f64, String)),
-            Vector(Vec<Element>),
-        }
-        #[derive(Deserialize)]
-        struct Element {
-            value: (f64, String),
-        }
+    async fn small(&self, query: &str, at: i64) -> Result<SmallAnswer, SourceError> {
         let mut response = self.query(query, When::At(at)).await.map_err(|failure| match failure {
             Failure::Other(error) => error,
             Failure::TooMuch(said) => SourceError::TooMuch { url: self.url(), said },
         })?;
         let body = self.small_body(&mut response).await?;
-        let sample = |(at, value): (f64, String)| Some(Sample { at, value: value.parse().ok()? });
-        match serde_json::from_slice(&body) {
-            Ok(Answer { data: Data { result: VectorOrScalar::Scalar(value) } }) => {
-                Ok(Small { found: 1, first: sample(value) })
-            }
-            Ok(Answer { data: Data { result: VectorOrScalar::Vector(elements) } }) => {
-                let found = elements.len();
-                Ok(Small { found, first: elements.into_iter().next().and_then(|it| sample(it.value)) })
-            }
-            Err(_) => Err(SourceError::Answer {
-                url: self.url(),
-                query: query.to_owned(),
-                source: DecodeError::NotPrometheus {
-                    status: String::from_utf8_lossy(&body).trim().chars().take(SAID_CHARS_MAX).collect(),
-                },
-            }),
-        }
+        let explain = |source| SourceError::Answer { url: self.url(), query: query.to_owned(), source };
+        SmallAnswer::read(&body).map_err(explain)
     }
 
     /// Returns at most the first bytes of a response.
@@ -356,6 +316,27 @@ impl PrometheusClient {
             }),
             Err(_) => Err(SourceError::TimedOut { url: self.url(), timeout: limit }),
         }
+    }
+
+    /// Builds the headers of credentials and tenants, from the current content of the files.
+    fn headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, SourceError> {
+        let of = |header: &HttpHeader| {
+            let value = match (&header.value, &header.value_file) {
+                (Some(value), _) => Secret::new(value),
+                (None, Some(file)) => secret("headers", file)?,
+                (None, None) => Secret::new(""),
+            };
+            let invalid = || SourceError::Credentials {
+                field: "headers",
+                problem: format!("{} has characters that no header can have", header.name),
+            };
+            let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| invalid())?;
+            let mut value = HeaderValue::from_str(value.reveal()).map_err(|_| invalid())?;
+            value.set_sensitive(header.value_file.is_some());
+            Ok((name, value))
+        };
+        let authorization = self.authorization()?.map(|value| (AUTHORIZATION, value));
+        self.config.headers.iter().map(of).chain(authorization.map(Ok)).collect()
     }
 
     /// Builds the `Authorization` header, from the current content of the files.

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use reqwest::Url;
+use reqwest::header::{HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::metric::Matcher;
 use berth_model::validate::{lasts, refuse, whole_number, within};
 use berth_model::{ConfigDuration, InvalidField};
 
@@ -21,6 +23,14 @@ pub struct PrometheusConfig {
     pub url: String,
     /// Use only series of this scrape job. Empty: all jobs.
     pub job_name: String,
+    /// Label matchers of every query, such as `cluster=prod` where several clusters share a Thanos or Mimir: `LABEL=VALUE`,
+    /// `LABEL!=VALUE`, `LABEL=~EXPRESSION` or `LABEL!~EXPRESSION`, without quotes. In a query of a ServiceScaler's own they stand
+    /// where it has `$matchers`.
+    #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
+    pub matchers: Vec<String>,
+    /// HTTP headers of every request, such as `X-Scope-OrgID` for the tenant of a Mimir.
+    #[schemars(length(max = 16))]
+    pub headers: Vec<HttpHeader>,
     /// Labels of a series that identify its container. Default: `namespace`, `pod` and `container` if there are such series,
     /// otherwise the labels of Kubernetes before 1.16, `namespace`, `pod_name` and `container_name`.
     pub labels: Option<LabelNames>,
@@ -77,6 +87,19 @@ pub struct LabelNames {
     pub container: String,
 }
 
+/// An HTTP header.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct HttpHeader {
+    /// Name, such as `X-Scope-OrgID`.
+    #[schemars(regex(pattern = "^[-a-zA-Z0-9_.]+$"))]
+    pub name: String,
+    /// Value, if it is no secret.
+    pub value: Option<String>,
+    /// File with the value. Read again for every request.
+    pub value_file: Option<PathBuf>,
+}
+
 /// HTTP basic authentication.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -125,6 +148,41 @@ impl fmt::Debug for Secret {
     }
 }
 
+impl HttpHeader {
+    /// Checks the header.
+    ///
+    /// # Errors
+    /// The problem, without the value.
+    fn validate(&self) -> Result<(), String> {
+        let name = self.name.to_ascii_lowercase();
+        if HeaderName::from_bytes(name.as_bytes()).is_err() {
+            return Err(format!("`{}` is not the name of a header", self.name.escape_debug()));
+        }
+        if RESERVED_HEADERS.contains(&&*name) {
+            return Err(format!("{} is set by the HTTP client", self.name));
+        }
+        if name == "authorization" {
+            return Err(
+                "for Authorization, set prometheus.bearerTokenFile or prometheus.basicAuth".to_owned()
+            );
+        }
+        match (&self.value, &self.value_file) {
+            (Some(_), _) if SECRET_WORDS.iter().any(|word| name.contains(word)) => Err(format!(
+                "{}: credentials do not belong in a configuration: write them to a file, and name that in valueFile",
+                self.name
+            )),
+            (Some(value), None) if HeaderValue::from_str(value).is_err() || value.is_empty() => {
+                Err(format!("{}: the value is empty, or has characters that no header can have", self.name))
+            }
+            (None, Some(file)) if file.as_os_str().is_empty() => {
+                Err(format!("{}: valueFile is empty", self.name))
+            }
+            (Some(_), None) | (None, Some(_)) => Ok(()),
+            _ => Err(format!("{}: set exactly one of value and valueFile", self.name)),
+        }
+    }
+}
+
 impl LabelNames {
     /// Returns the labels of cAdvisor's metrics since Kubernetes 1.16.
     pub fn modern() -> Self {
@@ -152,6 +210,8 @@ impl Default for PrometheusConfig {
         Self {
             url: "http://prometheus.monitoring.svc".to_owned(),
             job_name: String::new(),
+            matchers: Vec::new(),
+            headers: Vec::new(),
             labels: None,
             cpu_metric: "container_cpu_usage_seconds_total".to_owned(),
             memory_metric: "container_memory_working_set_bytes".to_owned(),
@@ -172,6 +232,23 @@ impl Default for PrometheusConfig {
 }
 
 const DAY_SECS: u64 = 86_400;
+const MATCHERS_MAX: usize = 16;
+const MATCHER_BYTES_MAX: usize = 253;
+const HEADERS_MAX: usize = 16;
+/// Headers that the HTTP client sets, or that belong to one connection.
+const RESERVED_HEADERS: [&str; 9] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "host",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+/// Parts of the names of headers whose values are credentials.
+const SECRET_WORDS: [&str; 7] = ["auth", "cookie", "credential", "key", "password", "secret", "token"];
 const SECOND: ConfigDuration = ConfigDuration::from_secs(1);
 const DAY: ConfigDuration = ConfigDuration::from_secs(DAY_SECS);
 const YEAR: ConfigDuration = ConfigDuration::from_secs(365 * DAY_SECS);
@@ -190,6 +267,8 @@ impl PrometheusConfig {
             return refuse("prometheus.jobName", "it has a control character");
         }
         self.names()?;
+        self.matchers()?;
+        self.headers()?;
         self.times()?;
         within("prometheus.parallelism", self.parallelism, 1..=16)?;
         within("prometheus.maxResponseBytes", self.max_response_bytes, 1 << 20..=1 << 31)?;
@@ -248,6 +327,36 @@ impl PrometheusConfig {
             || labels.container == labels.namespace
         {
             return refuse("prometheus.labels", "two of them are the same label");
+        }
+        Ok(())
+    }
+
+    fn matchers(&self) -> Result<(), InvalidField> {
+        const FIELD: &str = "prometheus.matchers";
+        if self.matchers.len() > MATCHERS_MAX {
+            return refuse(FIELD, format!("at most {MATCHERS_MAX} are allowed"));
+        }
+        for matcher in &self.matchers {
+            if matcher.len() > MATCHER_BYTES_MAX {
+                return refuse(FIELD, format!("one has more than {MATCHER_BYTES_MAX} bytes"));
+            }
+            Matcher::parse(matcher)
+                .map_err(|error| InvalidField { field: FIELD, problem: error.to_string() })?;
+        }
+        Ok(())
+    }
+
+    fn headers(&self) -> Result<(), InvalidField> {
+        const FIELD: &str = "prometheus.headers";
+        if self.headers.len() > HEADERS_MAX {
+            return refuse(FIELD, format!("at most {HEADERS_MAX} are allowed"));
+        }
+        for (at, header) in self.headers.iter().enumerate() {
+            let is_same = |other: &HttpHeader| other.name.eq_ignore_ascii_case(&header.name);
+            if self.headers[..at].iter().any(is_same) {
+                return refuse(FIELD, format!("{} is set twice", header.name));
+            }
+            header.validate().map_err(|problem| InvalidField { field: FIELD, problem })?;
         }
         Ok(())
     }

@@ -134,7 +134,8 @@ impl Reader {
     // The error of Prometheus takes precedence over a wrong result type.
     fn result_type(&mut self, found: String) {
         self.has_type = true;
-        if found != self.expected.name() && self.status != "error" {
+        // Of several, the first one: it does not depend on the pieces in which the response arrives.
+        if self.wrong_type.is_none() && found != self.expected.name() && self.status != "error" {
             self.wrong_type = Some(DecodeError::WrongType { expected: self.expected.name(), found });
         }
     }

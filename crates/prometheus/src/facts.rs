@@ -8,7 +8,7 @@ use super::client::{Failure, When};
 use super::config::{LabelNames, PrometheusConfig};
 use super::decode::Decoder;
 use super::error::SourceError;
-use super::query::{QueriedNamespaces, groups, namespace_matcher, selector};
+use super::query::{QueriedNamespaces, extra_matchers, groups, namespace_matcher, selector};
 use super::series::ResultType;
 use super::series::Series;
 use super::source::{PrometheusSource, ReadSummary};
@@ -81,7 +81,8 @@ impl Fact {
     /// Queries the last value of every object in the history, pods that have ended included. Evaluates only at the points of the
     /// history, to limit the samples that Prometheus must load.
     fn query(self, config: &PrometheusConfig, group: &[String]) -> String {
-        let (metric, names) = (self.metric(), namespace_matcher("namespace", group));
+        let (metric, extra) = (self.metric(), extra_matchers(config));
+        let names = namespace_matcher("namespace", group);
         let LabelNames { namespace, pod: object, container: about } = self.labels();
         let matcher = match self {
             Fact::Request(kind) | Fact::Limit(kind) => match kind {
@@ -90,7 +91,7 @@ impl Fact {
             },
             _ => r#"owner_is_controller!="false""#,
         };
-        let last = over_history(config, &format!("{metric}{{{names}{matcher}}}"));
+        let last = over_history(config, &format!("{metric}{{{extra}{names}{matcher}}}"));
         let values = match self {
             Fact::Request(_) | Fact::Limit(_) => last,
             _ => format!(r#"label_join({last}, "{OWNER}", "/", "owner_kind", "owner_name")"#),
@@ -143,7 +144,11 @@ impl PrometheusSource {
         let (client, at) = (self.client(), now.as_second());
         let config = client.config();
         let count = |selector: &str| format!("count({})", over_history(config, selector));
-        if !client.has_result(&count(&config.memory_metric), at).await? {
+        let any = match extra_matchers(config) {
+            extra if extra.is_empty() => config.memory_metric.clone(),
+            extra => format!("{}{{{extra}}}", config.memory_metric),
+        };
+        if !client.has_result(&count(&any), at).await? {
             return Ok(Missing::Metric);
         }
         let configured = self.labels(now).await?;

@@ -15,6 +15,7 @@ mod metric;
 mod query;
 mod series;
 mod signal;
+mod small;
 mod source;
 mod split;
 
@@ -22,7 +23,7 @@ mod split;
 pub(crate) mod tests;
 
 pub use config::is_name;
-pub use config::{BasicAuth, LabelNames, PrometheusConfig, Secret};
+pub use config::{BasicAuth, HttpHeader, LabelNames, PrometheusConfig, Secret};
 pub use counters::{QueryCounters, REQUEST_SECONDS, RequestCount};
 pub use decode::{DecodeError, Decoder, ResponseSummary};
 pub use error::SourceError;
@@ -30,5 +31,6 @@ pub use facts::{Fact, FactRow, Missing};
 pub use metric::{Matcher, MatcherError, Metric, MetricKind};
 pub use query::{Points, QueriedNamespaces};
 pub use series::{ResultType, Series, Skip, Skipped};
-pub use signal::{ServiceName, SignalKind, filled, signal, success_rate};
+pub use signal::{ServiceName, SignalKind, SignalValues, filled};
+pub use small::SmallAnswer;
 pub use source::{PrometheusSource, ReadSummary};

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::config::{LabelNames, PrometheusConfig, is_name};
-use super::query::{Measure, namespace_matcher, quoted};
+use super::query::{Measure, extra_matchers, namespace_matcher, quoted};
 use berth_model::ConfigDuration;
 
 /// Type of a metric's values.
@@ -85,6 +85,7 @@ impl Metric {
         if !config.job_name.is_empty() && !has_job {
             let _ = write!(text, "job={}, ", quoted(&config.job_name));
         }
+        text.push_str(&extra_matchers(config));
         text.push_str(&namespace_matcher(namespace, group));
         for matcher in &self.matchers {
             let _ = write!(text, "{matcher}, ");

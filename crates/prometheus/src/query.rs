@@ -4,6 +4,7 @@ use berth_rightsizing::usage::UsageKind;
 use std::fmt::Write;
 
 use super::config::{LabelNames, PrometheusConfig};
+use super::metric::Matcher;
 use berth_model::ConfigDuration;
 
 /// Namespaces to query.
@@ -112,6 +113,13 @@ pub(super) fn namespace_matcher(label: &str, group: &[String]) -> String {
     }
 }
 
+/// Returns the configured matchers of every query, each with a comma after it.
+pub(super) fn extra_matchers(config: &PrometheusConfig) -> String {
+    // A checked configuration has valid matchers only.
+    let matchers = config.matchers.iter().filter_map(|text| Matcher::parse(text).ok());
+    matchers.map(|matcher| format!("{matcher}, ")).collect()
+}
+
 pub(super) fn selector(
     config: &PrometheusConfig,
     labels: &LabelNames,
@@ -128,6 +136,7 @@ pub(super) fn selector(
     if !config.job_name.is_empty() {
         let _ = write!(text, "job={}, ", quoted(&config.job_name));
     }
+    text.push_str(&extra_matchers(config));
     text.push_str(&namespace_matcher(namespace, group));
     // Series without a container are sums over a pod or a node, and `POD` is the pause container.
     let _ = write!(text, r#"{pod}=~".+", {container}!="POD", {container}!=""}}"#);

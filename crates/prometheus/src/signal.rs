@@ -1,10 +1,16 @@
-//! Queries for service quality signals that return one number. No I/O.
+//! Queries for signals of services: one for all services of some namespaces, and their values per service. No I/O.
 
-use super::config::PrometheusConfig;
-use super::query::{literal, quoted};
+use std::collections::BTreeMap;
 
-/// Signals that the replicas of a service are overloaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+use berth_model::ConfigDuration;
+use berth_rightsizing::usage::Sample;
+
+use super::config::{LabelNames, PrometheusConfig};
+use super::query::{Measure, extra_matchers, literal, namespace_matcher, quoted};
+use super::series::Series;
+
+/// Signals of a service: that its replicas are overloaded, or how many of its requests succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SignalKind {
     /// Fraction of CFS periods in which the containers were throttled.
     CpuThrottling,
@@ -12,11 +18,185 @@ pub enum SignalKind {
     CpuPressure,
     /// Seconds that tasks waited in run queues, per second that they ran.
     RunQueueLatency,
-    /// The 95th percentile of Istio's histograms, in milliseconds.
+    /// The 95th percentile of Istio's histograms, in milliseconds, on the server side.
     RequestLatency,
+    /// Fraction of requests that succeed, as Istio counts them on the server side.
+    SuccessRate,
 }
 
-/// The workload that a query is about.
+/// Label of a result: which half of a fraction it is.
+const PART: &str = "berth_part";
+const NUMERATOR: &str = "numerator";
+const DENOMINATOR: &str = "denominator";
+/// Labels of Istio's metrics.
+const WORKLOAD_NAMESPACE: &str = "destination_workload_namespace";
+const WORKLOAD: &str = "destination_workload";
+
+impl SignalKind {
+    pub const ALL: [SignalKind; 5] = [
+        SignalKind::CpuThrottling,
+        SignalKind::CpuPressure,
+        SignalKind::RunQueueLatency,
+        SignalKind::RequestLatency,
+        SignalKind::SuccessRate,
+    ];
+
+    /// Returns the name in metrics and in ServiceScalers.
+    pub fn name(self) -> &'static str {
+        match self {
+            SignalKind::CpuThrottling => "CpuThrottling",
+            SignalKind::CpuPressure => "CpuPressure",
+            SignalKind::RunQueueLatency => "RunQueueLatency",
+            SignalKind::RequestLatency => "RequestLatency",
+            SignalKind::SuccessRate => "SuccessRate",
+        }
+    }
+
+    /// Whether a result is of a workload. Otherwise it is of a pod.
+    fn is_of_workload(self) -> bool {
+        matches!(self, SignalKind::RequestLatency | SignalKind::SuccessRate)
+    }
+}
+
+impl Measure for SignalKind {
+    /// Returns a query with one result per pod, or two for a fraction, whose halves are summed over the pods of a service before
+    /// they are divided; or with one result per workload.
+    fn query(
+        self,
+        config: &PrometheusConfig,
+        labels: &LabelNames,
+        window: ConfigDuration,
+        group: &[String],
+    ) -> String {
+        let LabelNames { namespace, pod, container } = labels;
+        let extra = extra_matchers(config);
+        let in_namespaces = namespace_matcher(namespace, group);
+        let of_containers = |metric: &str| {
+            format!(r#"rate({metric}{{{extra}{in_namespaces}{pod}=~".+", {container}!=""}}[{window}])"#)
+        };
+        let fraction = |numerator: &str, denominator: &str| {
+            let half = |part: &str, metric: &str| {
+                let sum = format!("sum by ({namespace}, {pod}) ({})", of_containers(metric));
+                format!(r#"label_replace({sum}, "{PART}", "{part}", "", "")"#)
+            };
+            format!("{} or {}", half(NUMERATOR, numerator), half(DENOMINATOR, denominator))
+        };
+        let to_workloads = namespace_matcher(WORKLOAD_NAMESPACE, group);
+        let requests = |metric: &str, more: &str| {
+            format!(r#"rate({metric}{{{extra}{to_workloads}reporter="destination"{more}}}[{window}])"#)
+        };
+        let by_workload = format!("{WORKLOAD_NAMESPACE}, {WORKLOAD}");
+        // Without requests both are NaN, which `>= 0` leaves out.
+        match self {
+            SignalKind::CpuThrottling => {
+                fraction("container_cpu_cfs_throttled_periods_total", "container_cpu_cfs_periods_total")
+            }
+            SignalKind::CpuPressure => format!(
+                "max by ({namespace}, {pod}) ({})",
+                of_containers("container_pressure_cpu_waiting_seconds_total")
+            ),
+            SignalKind::RunQueueLatency => fraction(
+                "container_cpu_schedstat_runqueue_seconds_total",
+                "container_cpu_schedstat_run_seconds_total",
+            ),
+            SignalKind::RequestLatency => format!(
+                "histogram_quantile(0.95, sum by (le, {by_workload}) ({})) >= 0",
+                requests("istio_request_duration_milliseconds_bucket", "")
+            ),
+            SignalKind::SuccessRate => format!(
+                "sum by ({by_workload}) ({}) / sum by ({by_workload}) ({}) >= 0",
+                requests("istio_requests_total", r#", response_code!~"5..""#),
+                requests("istio_requests_total", "")
+            ),
+        }
+    }
+
+    fn labels(self, labels: &LabelNames) -> LabelNames {
+        let LabelNames { namespace, pod, .. } = labels.clone();
+        match self {
+            SignalKind::CpuThrottling | SignalKind::RunQueueLatency => {
+                LabelNames { namespace, pod, container: PART.to_owned() }
+            }
+            SignalKind::CpuPressure => LabelNames { namespace, pod, container: String::new() },
+            SignalKind::RequestLatency | SignalKind::SuccessRate => LabelNames {
+                namespace: WORKLOAD_NAMESPACE.to_owned(),
+                pod: WORKLOAD.to_owned(),
+                container: String::new(),
+            },
+        }
+    }
+}
+
+/// Values of one signal in some namespaces.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SignalValues {
+    kind: SignalKind,
+    /// Evaluation time, in seconds since 1970.
+    at: f64,
+    /// By namespace, then by pod or workload.
+    values: BTreeMap<Box<str>, BTreeMap<Box<str>, Halves>>,
+}
+
+/// The value, or the halves of a fraction.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Halves {
+    numerator: Option<f64>,
+    denominator: Option<f64>,
+}
+
+impl SignalValues {
+    pub fn new(kind: SignalKind) -> SignalValues {
+        SignalValues { kind, at: f64::NEG_INFINITY, values: BTreeMap::new() }
+    }
+
+    /// Adds one result of the query.
+    pub fn add(&mut self, series: &Series<'_>) {
+        let Some(sample) = series.samples.last() else { return };
+        self.at = self.at.max(sample.at);
+        let of_namespace = match self.values.get_mut(series.namespace) {
+            Some(of_namespace) => of_namespace,
+            None => self.values.entry(series.namespace.into()).or_default(),
+        };
+        let halves = of_namespace.entry(series.pod.into()).or_default();
+        let half = match series.container == DENOMINATOR {
+            true => &mut halves.denominator,
+            false => &mut halves.numerator,
+        };
+        *half = Some(sample.value);
+    }
+
+    /// Returns the value for a service: a fraction of the sums over its pods, the maximum of its pods, or that of its workload.
+    /// `None`: no series of it, or nothing happened. Pods that are not named count for nothing.
+    pub fn of<'a>(
+        &self,
+        namespace: &str,
+        workload: &str,
+        pods: impl IntoIterator<Item = &'a str>,
+    ) -> Option<Sample> {
+        let of_namespace = self.values.get(namespace)?;
+        if self.kind.is_of_workload() {
+            let value = of_namespace.get(workload)?.numerator?;
+            return Some(Sample { at: self.at, value });
+        }
+        let of_pods = pods.into_iter().filter_map(|pod| of_namespace.get(pod));
+        let value = match self.kind {
+            SignalKind::CpuPressure => of_pods.filter_map(|it| it.numerator).reduce(f64::max)?,
+            _ => {
+                let sum = |sum: Option<f64>, more: Option<f64>| match more {
+                    Some(more) => Some(sum.unwrap_or(0.0) + more),
+                    None => sum,
+                };
+                let (numerator, denominator) = of_pods.fold((None, None), |(numerator, denominator), it| {
+                    (sum(numerator, it.numerator), sum(denominator, it.denominator))
+                });
+                numerator? / denominator?
+            }
+        };
+        value.is_finite().then_some(Sample { at: self.at, value })
+    }
+}
+
+/// The workload that a custom query is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServiceName<'a> {
     pub namespace: &'a str,
@@ -24,72 +204,40 @@ pub struct ServiceName<'a> {
     pub name: &'a str,
 }
 
+/// The API server cuts `metadata.generateName` to this number of bytes, and adds five letters and digits.
+const GENERATED_BASE_MAX: usize = 58;
+/// Maximum length of the hash in the name of a Deployment's ReplicaSet.
+const HASH_MAX: usize = 10;
+
 impl ServiceName<'_> {
-    /// Returns a regular expression (RE2) that matches the names of its pods.
+    /// Returns a regular expression (RE2) that matches the names of its pods. Names that are cut match more than those of its pods.
     pub fn pods(self) -> String {
-        let suffix = match self.kind {
-            "Deployment" => "-[0-9a-z]+-[0-9a-z]{5}",
-            "ReplicaSet" | "ReplicationController" => "-[0-9a-z]{5}",
-            "StatefulSet" => "-[0-9]+",
-            _ => "-.+",
+        let base = format!("{}-", self.name);
+        let (suffix, base_max) = match self.kind {
+            "Deployment" => ("[0-9a-z]+-[0-9a-z]{5}", base.len() + HASH_MAX + 1),
+            "ReplicaSet" | "ReplicationController" => ("[0-9a-z]{5}", base.len()),
+            // Not generated, and never cut.
+            "StatefulSet" => ("[0-9]+", 0),
+            _ => (".+", 0),
         };
-        format!("{}{suffix}", literal(self.name))
+        if base_max <= GENERATED_BASE_MAX {
+            return format!("{}{suffix}", literal(&base));
+        }
+        let end = (0..=base.len().min(GENERATED_BASE_MAX)).rev().find(|at| base.is_char_boundary(*at));
+        format!("{}[-0-9a-z]+", literal(&base[..end.unwrap_or(0)]))
     }
 }
 
-/// Returns the query for a signal of a service. `RequestLatency` is measured on the server side.
-pub fn signal(config: &PrometheusConfig, kind: SignalKind, service: ServiceName<'_>) -> String {
-    let window = config.live_window;
-    let rate = |metric: &str| format!("rate({metric}{{{}}}[{window}])", of_containers(config, service));
-    match kind {
-        SignalKind::CpuThrottling => format!(
-            "sum({}) / sum({})",
-            rate("container_cpu_cfs_throttled_periods_total"),
-            rate("container_cpu_cfs_periods_total")
-        ),
-        SignalKind::CpuPressure => format!("max({})", rate("container_pressure_cpu_waiting_seconds_total")),
-        SignalKind::RunQueueLatency => format!(
-            "sum({}) / sum({})",
-            rate("container_cpu_schedstat_runqueue_seconds_total"),
-            rate("container_cpu_schedstat_run_seconds_total")
-        ),
-        SignalKind::RequestLatency => format!(
-            "histogram_quantile(0.95, sum by (le) (rate(istio_request_duration_milliseconds_bucket{{{}}}[{window}])))",
-            of_requests(service)
-        ),
-    }
-}
-
-/// Returns the query for the fraction of a service's requests that succeed, as Istio counts them.
-pub fn success_rate(config: &PrometheusConfig, service: ServiceName<'_>) -> String {
-    let (window, requests) = (config.live_window, of_requests(service));
-    format!(
-        r#"sum(rate(istio_requests_total{{{requests}, response_code!~"5.."}}[{window}])) / sum(rate(istio_requests_total{{{requests}}}[{window}]))"#
-    )
-}
-
-/// Fills `$namespace`, `$name` and `$pods` into a user's query. In PromQL they stand between quotes.
-pub fn filled(query: &str, service: ServiceName<'_>) -> String {
+/// Fills `$namespace`, `$name`, `$pods` and `$matchers` into a user's query. In PromQL the first three stand between quotes;
+/// `$matchers` stands for the configured matchers, separated by commas.
+pub fn filled(config: &PrometheusConfig, query: &str, service: ServiceName<'_>) -> String {
     let inner = |text: &str| quoted(text).trim_matches('"').to_owned();
     // `$namespace` before `$name`, which is its prefix.
     query
+        .replace("$matchers", extra_matchers(config).trim_end_matches([',', ' ']))
         .replace("$namespace", &inner(service.namespace))
         .replace("$name", &inner(service.name))
         .replace("$pods", &inner(&service.pods()))
-}
-
-fn of_containers(config: &PrometheusConfig, service: ServiceName<'_>) -> String {
-    let modern = super::LabelNames::modern();
-    let super::LabelNames { namespace, pod, container } = config.labels.as_ref().unwrap_or(&modern);
-    let (in_namespace, pods) = (quoted(service.namespace), quoted(&service.pods()));
-    format!(r#"{namespace}={in_namespace}, {pod}=~{pods}, {container}!="""#)
-}
-
-fn of_requests(service: ServiceName<'_>) -> String {
-    let (namespace, name) = (quoted(service.namespace), quoted(service.name));
-    format!(
-        r#"reporter="destination", destination_workload_namespace={namespace}, destination_workload={name}"#
-    )
 }
 
 #[cfg(test)]
@@ -98,33 +246,122 @@ mod tests {
 
     const WEB: ServiceName<'_> = ServiceName { namespace: "shop", kind: "Deployment", name: "web" };
 
+    fn query(config: &PrometheusConfig, kind: SignalKind, namespaces: &[&str]) -> String {
+        let group: Vec<String> = namespaces.iter().map(|name| (*name).to_owned()).collect();
+        kind.query(config, &LabelNames::modern(), config.live_window, &group)
+    }
+
     #[test]
-    fn a_signal_is_asked_of_the_pods_of_the_service_only() {
+    fn a_signal_of_all_pods_of_some_namespaces_is_one_query() {
         let config = PrometheusConfig::default();
-        let of = |kind| signal(&config, kind, WEB);
-        let pods = r#"namespace="shop", pod=~"web-[0-9a-z]+-[0-9a-z]{5}", container!="""#;
-        let expected = format!(
-            "sum(rate(container_cpu_cfs_throttled_periods_total{{{pods}}}[{window}])) / sum(rate(container_cpu_cfs_periods_total{{{pods}}}[{window}]))",
-            window = config.live_window
-        );
-        assert_eq!(of(SignalKind::CpuThrottling), expected);
-        assert!(
-            of(SignalKind::CpuPressure).starts_with("max(rate(container_pressure_cpu_waiting_seconds_total{")
+        let of = |kind| query(&config, kind, &["bank", "shop"]);
+        let pods = r#"namespace=~"bank|shop", pod=~".+", container!="""#;
+        let half = |part: &str, metric: &str| {
+            format!(
+                r#"label_replace(sum by (namespace, pod) (rate({metric}{{{pods}}}[5m])), "berth_part", "{part}", "", "")"#
+            )
+        };
+        let throttling = [
+            half("numerator", "container_cpu_cfs_throttled_periods_total"),
+            half("denominator", "container_cpu_cfs_periods_total"),
+        ];
+        assert_eq!(of(SignalKind::CpuThrottling), throttling.join(" or "));
+        assert_eq!(
+            of(SignalKind::CpuPressure),
+            format!(
+                "max by (namespace, pod) (rate(container_pressure_cpu_waiting_seconds_total{{{pods}}}[5m]))"
+            )
         );
         assert!(of(SignalKind::RunQueueLatency).contains("container_cpu_schedstat_runqueue_seconds_total"));
-        assert!(of(SignalKind::RequestLatency).contains(r#"destination_workload="web""#));
-        assert!(success_rate(&config, WEB).contains(r#"response_code!~"5..""#));
+        assert_eq!(
+            of(SignalKind::RequestLatency),
+            r#"histogram_quantile(0.95, sum by (le, destination_workload_namespace, destination_workload) (rate(istio_request_duration_milliseconds_bucket{destination_workload_namespace=~"bank|shop", reporter="destination"}[5m]))) >= 0"#
+        );
+        assert!(of(SignalKind::SuccessRate).contains(r#"response_code!~"5..""#));
+    }
+
+    fn values(kind: SignalKind, results: &[(&str, &str, &str, f64)]) -> SignalValues {
+        let mut values = SignalValues::new(kind);
+        for (namespace, pod, container, value) in results {
+            values.add(&Series { namespace, pod, container, samples: &[Sample { at: 7.0, value: *value }] });
+        }
+        values
+    }
+
+    #[test]
+    fn a_fraction_is_of_the_sums_over_the_pods_of_a_service() {
+        let throttling = values(
+            SignalKind::CpuThrottling,
+            &[
+                ("shop", "a", NUMERATOR, 1.0),
+                ("shop", "a", DENOMINATOR, 2.0),
+                ("shop", "b", NUMERATOR, 0.0),
+                ("shop", "b", DENOMINATOR, 8.0),
+                ("shop", "c", DENOMINATOR, 3.0),
+                ("bank", "a", NUMERATOR, 9.0),
+                ("bank", "idle", NUMERATOR, 0.0),
+                ("bank", "idle", DENOMINATOR, 0.0),
+            ],
+        );
+        let of = |namespace, pods: &[&str]| {
+            throttling.of(namespace, "web", pods.iter().copied()).map(|it| (it.at, it.value))
+        };
+        assert_eq!(of("shop", &["a", "b"]), Some((7.0, 0.1)));
+        assert_eq!(of("shop", &["a"]), Some((7.0, 0.5)));
+        assert_eq!(of("shop", &["c"]), None, "without throttled periods there is no such metric");
+        assert_eq!(of("bank", &["a"]), None);
+        assert_eq!(of("bank", &["idle"]), None, "0 / 0");
+        assert_eq!((of("shop", &["gone"]), of("none", &["a"])), (None, None));
+    }
+
+    #[test]
+    fn pressure_is_that_of_the_worst_pod_and_requests_are_of_the_workload() {
+        let pressure = values(
+            SignalKind::CpuPressure,
+            &[("shop", "a", "", 0.2), ("shop", "b", "", 0.7), ("shop", "c", "", 0.9)],
+        );
+        assert_eq!(pressure.of("shop", "web", ["a", "b"]).map(|it| it.value), Some(0.7));
+        let latency = values(SignalKind::RequestLatency, &[("shop", "web", "", 120.0)]);
+        assert_eq!(latency.of("shop", "web", []).map(|it| it.value), Some(120.0));
+        assert_eq!(latency.of("shop", "cart", ["web"]), None);
+    }
+
+    /// Generated names cut their base at 58 bytes: matched by their names, such services had no signal.
+    #[test]
+    fn a_service_with_a_long_name_has_a_signal() {
+        let name = "a".repeat(52);
+        let pod = format!("{}x7k2p", &format!("{name}-6d4b75cb6d-")[..58]);
+        let results = [("shop", &*pod, NUMERATOR, 1.0), ("shop", &*pod, DENOMINATOR, 4.0)];
+        let throttling = values(SignalKind::CpuThrottling, &results);
+        assert_eq!(throttling.of("shop", &name, [&*pod]).map(|it| it.value), Some(0.25));
     }
 
     #[test]
     fn names_in_a_query_are_replaced_and_cannot_end_its_strings() {
+        let config = PrometheusConfig::default();
         let query = r#"x{namespace="$namespace", name="$name", pod=~"$pods"}"#;
         assert_eq!(
-            filled(query, WEB),
+            filled(&config, query, WEB),
             r#"x{namespace="shop", name="web", pod=~"web-[0-9a-z]+-[0-9a-z]{5}"}"#
         );
         let odd = ServiceName { namespace: "a", kind: "Other", name: "b.c" };
-        assert_eq!(filled(r#"x{pod=~"$pods"}"#, odd), r#"x{pod=~"b\\.c-.+"}"#);
-        assert!(filled(r#"x{name="$name"}"#, ServiceName { name: r#"a"b"#, ..odd }).contains(r#"a\"b"#));
+        assert_eq!(filled(&config, r#"x{pod=~"$pods"}"#, odd), r#"x{pod=~"b\\.c-.+"}"#);
+        assert!(
+            filled(&config, r#"x{name="$name"}"#, ServiceName { name: r#"a"b"#, ..odd }).contains(r#"a\"b"#)
+        );
+    }
+
+    #[test]
+    fn pods_match_their_names_even_where_they_are_cut() {
+        let of = |kind: &'static str, length: usize| {
+            let name = "n".repeat(length);
+            ServiceName { namespace: "shop", kind, name: &name }.pods()
+        };
+        assert!(of("Deployment", 46).ends_with("-[0-9a-z]+-[0-9a-z]{5}"));
+        assert_eq!(of("Deployment", 47), format!("{}-[-0-9a-z]+", "n".repeat(47)));
+        assert_eq!(of("Deployment", 60), format!("{}[-0-9a-z]+", "n".repeat(58)));
+        assert!(of("ReplicaSet", 57).ends_with("n-[0-9a-z]{5}"));
+        assert_eq!(of("ReplicaSet", 58), format!("{}[-0-9a-z]+", "n".repeat(58)));
+        assert!(of("StatefulSet", 60).ends_with("n-[0-9]+"));
     }
 }

@@ -17,6 +17,7 @@ use super::metric::Metric;
 use super::query::{Measure, QueriedNamespaces, any_container, groups, slices};
 use super::series::ResultType;
 use super::series::{Series, Skipped};
+use super::signal::{SignalKind, SignalValues};
 
 /// Maximum number of distinct warnings kept per read.
 const WARNINGS_MAX: usize = 20;
@@ -45,6 +46,8 @@ struct Shared {
     client: PrometheusClient,
     /// Detected once, unless they are configured.
     labels: OnceLock<LabelNames>,
+    /// Held while they are detected: concurrent reads wait for one detection.
+    detecting: tokio::sync::Mutex<()>,
 }
 
 /// One query for one measurement.
@@ -84,7 +87,13 @@ impl PrometheusSource {
 
     pub(super) fn with_patience(config: PrometheusConfig, patience: Patience) -> Result<Self, SourceError> {
         let client = PrometheusClient::new(config, patience)?;
-        Ok(Self { shared: Arc::new(Shared { client, labels: OnceLock::new() }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                client,
+                labels: OnceLock::new(),
+                detecting: tokio::sync::Mutex::default(),
+            }),
+        })
     }
 
     pub(super) fn client(&self) -> &PrometheusClient {
@@ -121,9 +130,14 @@ impl PrometheusSource {
     /// # Errors
     /// The query failed.
     pub async fn labels(&self, now: Timestamp) -> Result<LabelNames, SourceError> {
-        let Shared { client, labels } = &*self.shared;
-        if let Some(known) = client.config().labels.as_ref().or_else(|| labels.get()) {
-            return Ok(known.clone());
+        let Shared { client, labels, detecting } = &*self.shared;
+        let known = || client.config().labels.as_ref().or_else(|| labels.get()).cloned();
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let _detecting = detecting.lock().await;
+        if let Some(known) = known() {
+            return Ok(known);
         }
         for candidate in [LabelNames::modern(), LabelNames::legacy()] {
             if client.has_result(&any_container(client.config(), &candidate), now.as_second()).await? {
@@ -189,6 +203,23 @@ impl PrometheusSource {
         mut sink: impl FnMut(Series<'_>) + Send,
     ) -> Result<ReadSummary, SourceError> {
         self.read(&[metric], namespaces, present(now), now, |_, series| sink(series)).await
+    }
+
+    /// Reads one signal of all services in these namespaces.
+    ///
+    /// # Errors
+    /// Why not everything could be read.
+    pub async fn signal(
+        &self,
+        kind: SignalKind,
+        namespaces: QueriedNamespaces<'_>,
+        now: Timestamp,
+    ) -> Result<(SignalValues, ReadSummary), SourceError> {
+        let mut values = SignalValues::new(kind);
+        let kinds = [kind];
+        let read = self.read(&kinds, namespaces, present(now), now, |_, series| values.add(&series));
+        let summary = read.await?;
+        Ok((values, summary))
     }
 
     /// Returns the evaluation times of a history that ends now.

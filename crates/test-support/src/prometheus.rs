@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Request, Response};
+use axum::http::{HeaderValue, Request, Response};
 use axum::response::IntoResponse;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -19,6 +19,8 @@ use tokio::task::JoinHandle;
 pub struct RecordedRequest {
     pub path: String,
     pub authorization: Option<String>,
+    /// By name in lower case.
+    pub headers: BTreeMap<String, String>,
     pub form: BTreeMap<String, String>,
 }
 
@@ -168,13 +170,15 @@ async fn listen() -> (TcpListener, SocketAddr) {
 
 async fn handle(State((asked, script)): State<(Log, Arc<Script>)>, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    let authorization = request.headers().get("authorization");
-    let authorization = authorization.map(|value| value.to_str().expect("a text").to_owned());
+    let text = |value: &HeaderValue| value.to_str().expect("a text").to_owned();
+    let headers: BTreeMap<String, String> =
+        request.headers().iter().map(|(name, value)| (name.to_string(), text(value))).collect();
+    let authorization = headers.get("authorization").cloned();
     assert_eq!(request.method(), "POST");
     let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.expect("a form");
     let form = format!("http://x/?{}", String::from_utf8_lossy(&body));
     let form = reqwest::Url::parse(&form).expect("a form").query_pairs().into_owned().collect();
-    let request = RecordedRequest { path, authorization, form };
+    let request = RecordedRequest { path, authorization, headers, form };
     let number = {
         let mut asked = asked.lock();
         asked.push(request.clone());

@@ -224,6 +224,8 @@ fn config(options: &RecommendOptions) -> PrometheusConfig {
     let slice = usual.min(resolution.saturating_mul(POINTS)).max(resolution);
     PrometheusConfig {
         url: options.prometheus.clone().unwrap_or_default(),
+        matchers: options.prometheus_label.clone(),
+        headers: options.prometheus_header.clone(),
         labels: options.label_set.map(|set| match set {
             LabelSet::Modern => LabelNames::modern(),
             LabelSet::Legacy => LabelNames::legacy(),
@@ -253,7 +255,7 @@ fn failure(error: SourceError) -> Failure {
 
 /// Rewrites advice that names fields of the configuration file to options of this command.
 pub fn as_options(text: &str) -> String {
-    const WORDS: [(&str, &str); 17] = [
+    const WORDS: [(&str, &str); 20] = [
         ("use prometheus.basicAuth", "give --user and --password-file instead"),
         (
             "set prometheus.bearerTokenFile or prometheus.basicAuth",
@@ -272,6 +274,9 @@ pub fn as_options(text: &str) -> String {
         ("wait, or lower prometheus.parallelism", "wait"),
         ("that a network policy lets berth connect", "that it can be connected to from here"),
         ("allow berth's account to query", "allow the account of the token to query"),
+        ("prometheus.matchers", "--prometheus-label"),
+        ("prometheus.headers", "--prometheus-header"),
+        ("write them to a file, and name that in valueFile", "write them to a file, and give NAME=@FILE"),
         ("prometheus.url", "--prometheus"),
         ("prometheus.historyResolution", "--resolution"),
         ("prometheus.historyLength", "--history"),

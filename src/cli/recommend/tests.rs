@@ -285,6 +285,33 @@ fn durations_may_be_days_and_quantities_are_those_of_a_spec() {
     assert!(cpu("-1").is_err() && memory("1Zi").is_err() && memory("100Pi").is_err());
 }
 
+#[tokio::test]
+async fn a_cluster_and_a_tenant_can_be_named() {
+    let fake = Fake::start(|_, asked| respond(asked, |asked| facts(asked).into_response())).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("key");
+    std::fs::write(&file, "k\n").expect("a file");
+    let key = format!("X-Api-Key=@{}", file.display());
+    let more = [
+        ["--prometheus-label", "cluster=prod"],
+        ["--prometheus-header", "X-Scope-OrgID=team-a"],
+        ["--prometheus-header", &key],
+    ]
+    .concat();
+    answer(&fake.url, &more).await.ok().expect("an answer");
+    let asked = fake.asked();
+    assert!(!asked.is_empty());
+    for request in asked {
+        let query = request.query();
+        assert!(query == "vector(1)" || query.contains(r#"cluster="prod""#), "{query}");
+        assert_eq!((&*request.headers["x-scope-orgid"], &*request.headers["x-api-key"]), ("team-a", "k"));
+    }
+    let (code, said) = refusal(answer(&fake.url, &["--prometheus-label", "prod"]).await);
+    assert!(code == 2 && said.starts_with("--prometheus-label: `prod` is not a matcher"), "{said}");
+    let (code, said) = refusal(answer(&fake.url, &["--prometheus-header", "X-Api-Key=hunter2"]).await);
+    assert!(code == 2 && said.contains("give NAME=@FILE") && !said.contains("hunter2"), "{said}");
+}
+
 #[test]
 fn options_that_do_not_go_together_are_refused() {
     for wrong in [

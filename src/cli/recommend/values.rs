@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use berth_model::{ConfigDuration, Quantity};
+use berth_prometheus::HttpHeader;
 use berth_rightsizing::recommend::{AMOUNT_MAX, Amount};
 
 /// Parses a duration as in the configuration file, or in whole days such as `8d`.
@@ -29,6 +30,16 @@ pub fn shown(duration: ConfigDuration) -> String {
         (days, 0) if days > 1 => format!("{days} days"),
         _ => duration.to_string(),
     }
+}
+
+/// Parses `NAME=VALUE`, or `NAME=@FILE`.
+pub fn header(text: &str) -> Result<HttpHeader, String> {
+    let (name, value) = text.split_once('=').ok_or("use NAME=VALUE or NAME=@FILE")?;
+    let (value, value_file) = match value.strip_prefix('@') {
+        Some(file) => (None, Some(file.into())),
+        None => (Some(value.to_owned()), None),
+    };
+    Ok(HttpHeader { name: name.to_owned(), value, value_file })
 }
 
 pub fn timestamp(text: &str) -> Result<Timestamp, String> {

@@ -125,9 +125,13 @@ const UPDATING: [&str; 9] = [
 ];
 
 /// Added by scaling of services.
-const FOR_SCALING: [&str; 7] = [
-    "+ClusterRole */*/scale [get,patch]",
+const FOR_SCALING: [&str; 11] = [
+    "+ClusterRole */*/scale [get]",
     "+ClusterRole /pods/resize [patch]",
+    "+ClusterRole /replicationcontrollers/scale [patch]",
+    "+ClusterRole apps/deployments/scale [patch]",
+    "+ClusterRole apps/replicasets/scale [patch]",
+    "+ClusterRole apps/statefulsets/scale [patch]",
     "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,watch]",
     "+ClusterRole autoscaling/horizontalpodautoscalers [list]",
     "+ClusterRole berth.dev/servicescalers [list,watch]",
@@ -200,8 +204,13 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
         with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [create,delete,list,watch]");
     let with_dimensions =
         with_vpas("+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [list,patch,watch]");
-    let cases: [(&str, &[&str]); 14] = [
+    let rollouts =
+        format!("{SCALING}\nrbac: {{scalableKinds: [{{apiGroup: argoproj.io, resource: rollouts}}]}}");
+    let mut with_rollouts = FOR_SCALING.to_vec();
+    with_rollouts.insert(6, "+ClusterRole argoproj.io/rollouts/scale [patch]");
+    let cases: [(&str, &[&str]); 15] = [
         (SCALING, &FOR_SCALING),
+        (&rollouts, &with_rollouts),
         (
             "config: {serving: {address: null}}",
             &[

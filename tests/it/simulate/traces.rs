@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::figures;
+use crate::support::print_skipped;
 
 /// Returns the folder of traces, or prints that it is missing and returns `None`.
 pub fn traces(test: &str) -> Option<PathBuf> {
@@ -15,10 +16,7 @@ pub fn traces(test: &str) -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    // Bypasses the test harness, which hides the output of passing tests.
-    let line =
-        format!("SKIPPED {test}: no traces in {}; BERTH_TRACES names their folder\n", folder.display());
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+    print_skipped(test, &format!("no traces in {}; BERTH_TRACES names their folder", folder.display()));
     None
 }
 

@@ -1,8 +1,11 @@
 //! Execution of decisions: replicas with the `scale` subresource of the workload, sizes in place.
 
+use futures::StreamExt;
 use jiff::Timestamp;
+use tokio::sync::SemaphorePermit;
 
 use super::ScalerContext;
+use super::budget::IN_FLIGHT_MAX;
 use super::look::ServiceObservation;
 use super::settle::{Remembered, Settled};
 use crate::resizing::Resized;
@@ -20,6 +23,7 @@ pub(super) struct Done {
 }
 
 impl ScalerContext {
+    /// Sets replicas and sizes. Does nothing once leadership has ended.
     pub(super) async fn act(
         &self,
         look: &ServiceObservation,
@@ -29,7 +33,9 @@ impl ScalerContext {
     ) -> Done {
         let (from, to) = (look.scale.replicas, settled.allowed.replicas);
         let mut done = Done { replicas: from, ..Done::default() };
-        if to != from {
+        if to != from
+            && let Some(_turn) = self.turn().await
+        {
             match self.api.set_replicas(&look.scale, to).await {
                 Ok(()) => {
                     done.replicas = to;
@@ -44,33 +50,63 @@ impl ScalerContext {
                 }
             }
         }
-        let (refusals, now_s) = (&mut remembered.refusals, now.as_second());
-        refusals.keep(|uid| settled.resizes.iter().any(|resize| *look.pods[resize.pod].uid == *uid));
-        for resize in &settled.resizes {
-            let pod = &look.pods[resize.pod];
-            let paused = refusals.pause(&pod.uid, &resize.changes, now_s).map(str::to_owned);
-            let why = match paused {
-                Some(why) => why,
-                None => match self.resizer.resize(pod, &resize.changes).await {
-                    Resized::Asked => {
-                        done.resized += 1;
-                        continue;
-                    }
-                    Resized::Gone | Resized::NotSeen => continue,
-                    Resized::NoRoom(why) => why,
-                    Resized::Refused(why) | Resized::Unknown(why) => {
-                        refusals.add(&pod.uid, resize.changes.clone(), why.clone(), now_s);
-                        why
-                    }
-                },
-            };
-            done.held += 1;
-            done.because.get_or_insert(format!("{}: {why}", pod.name));
-        }
+        self.resize_pods(look, settled, remembered, now.as_second(), &mut done).await;
         if done.resized > 0 && settled.decision.sizes_changed {
             let note = format!("{} pods in place: {}", done.resized, settled.decision.reason);
             done.changes.push((ScalerChange::Resized, note));
         }
         done
+    }
+
+    /// Resizes the pods of a service, several concurrently.
+    async fn resize_pods(
+        &self,
+        look: &ServiceObservation,
+        settled: &Settled,
+        remembered: &mut Remembered,
+        now_s: i64,
+        done: &mut Done,
+    ) {
+        let refusals = &mut remembered.refusals;
+        refusals.keep(|uid| settled.resizes.iter().any(|resize| *look.pods[resize.pod].uid == *uid));
+        let resized: Vec<_> = settled
+            .resizes
+            .iter()
+            .map(|resize| {
+                let pod = &look.pods[resize.pod];
+                let paused = refusals.pause(&pod.uid, &resize.changes, now_s).map(str::to_owned);
+                async move {
+                    if let Some(why) = paused {
+                        return Some(Err(why));
+                    }
+                    let _turn = self.turn().await?;
+                    Some(Ok(self.resizer.resize(pod, &resize.changes).await))
+                }
+            })
+            .collect();
+        let resized: Vec<_> = futures::stream::iter(resized).buffered(IN_FLIGHT_MAX).collect().await;
+        for (resize, resized) in settled.resizes.iter().zip(resized) {
+            let pod = &look.pods[resize.pod];
+            let why = match resized {
+                Some(Ok(Resized::Asked)) => {
+                    done.resized += 1;
+                    continue;
+                }
+                None | Some(Ok(Resized::Gone | Resized::NotSeen)) => continue,
+                Some(Err(why) | Ok(Resized::NoRoom(why))) => why,
+                Some(Ok(Resized::Refused(why) | Resized::Unknown(why))) => {
+                    refusals.add(&pod.uid, resize.changes.clone(), why.clone(), now_s);
+                    why
+                }
+            };
+            done.held += 1;
+            done.because.get_or_insert(format!("{}: {why}", pod.name));
+        }
+    }
+
+    /// Waits until a write is within the budget; `None`: leadership has ended.
+    pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        let permit = self.budget.write().await?;
+        self.leadership.decides_in(self.term).then_some(permit)
     }
 }

@@ -10,7 +10,7 @@ use super::look::ServiceObservation;
 use berth_config::Scaling;
 use berth_crds::service_scaler::{HintPlacement, HintResource, HintStatus};
 use berth_kube_io::scaling::ScaledService;
-use berth_prometheus::{Metric, MetricKind, QueriedNamespaces};
+use berth_prometheus::{Metric, MetricKind};
 use berth_rightsizing::correlate::{
     CorrelatedResource, CorrelationHint, CorrelationSettings, Correlations, Direction, Window,
 };
@@ -144,21 +144,6 @@ fn name_of(service: &ScaledService) -> Arc<str> {
 }
 
 impl Scaler {
-    /// Adds the network usage of pods to the windows.
-    pub(super) async fn read_network(&mut self, namespaces: &[String], now: Timestamp) -> Result<(), String> {
-        let windows = &mut self.windows;
-        for metric in [network("receive"), network("transmit")] {
-            let read =
-                self.context.source.latest_of(&metric, QueriedNamespaces::These(namespaces), now, |series| {
-                    for sample in series.samples {
-                        windows.add_to((series.namespace, series.pod), sample.at as i64, sample.value);
-                    }
-                });
-            read.await.map_err(|error| error.to_string())?;
-        }
-        Ok(())
-    }
-
     /// At the end of a window: compares the usage of the services in it. `counts`: which services are
     /// included.
     pub(super) fn correlate(
@@ -188,11 +173,12 @@ impl Scaler {
             Ok(window) => window,
             Err(error) => return tracing::warn!(%error, "services are not compared"),
         };
+        let windows = self.readings.windows.lock();
         for (name, service, look) in &seen {
             for pod in look.pods.iter().filter(|pod| !pod.is_deleting) {
                 let mut add = |resource, container: &str, kind| {
                     let key = (&*service.namespace, &*pod.name, container);
-                    let samples = self.windows.of(key, kind);
+                    let samples = windows.of(key, kind);
                     for sample in samples {
                         window.add(name, resource, sample.time_s as f64, sample.value);
                     }
@@ -204,6 +190,7 @@ impl Scaler {
                 add(CorrelatedResource::Network, "", MeasuredKind::Network);
             }
         }
+        drop(windows);
         match affinity.correlations.observe(&window) {
             Ok(pass) if pass.entered + pass.left > 0 => tracing::info!(
                 services = pass.services,
@@ -219,14 +206,15 @@ impl Scaler {
     }
 }
 
-fn network(direction: &str) -> Metric {
-    Metric {
+/// Returns the metrics whose sum is the network usage of pods.
+pub(super) fn network_metrics() -> [Metric; 2] {
+    ["receive", "transmit"].map(|direction| Metric {
         name: format!("container_network_{direction}_bytes_total"),
         kind: MetricKind::Rate,
         scope: SeriesScope::Pod,
         matchers: Vec::new(),
         sum_over: vec!["interface".to_owned()],
-    }
+    })
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 
 use super::act::Done;
 use super::look::ServiceObservation;
 use super::settle::{Remembered, Settled};
-use super::{InTheWay, SERVICES_MAX, Scaler};
+use super::{InTheWay, SERVICES_MAX, Scaler, ScalerContext};
 use berth_crds::service_scaler::{ContainerStatus, HintStatus, ServiceScalerStatus};
 use berth_kube_io::conditions;
 use berth_kube_io::scaling::{ScaledService, ScalerChange, ScalingPlan};
@@ -21,6 +22,9 @@ const REMEMBERED_BYTES_MAX: usize = 64 << 10;
 
 /// Maximum number of services that are told in one round that they are too many.
 const TOLD_MAX: usize = 100;
+
+/// Maximum number of services that are carried out concurrently. Their requests are limited by the budget.
+const SERVICES_IN_FLIGHT: usize = 64;
 
 /// Report of one service.
 struct ServiceReport {
@@ -42,57 +46,157 @@ struct ServiceReport {
     changes: Vec<(ScalerChange, String)>,
 }
 
-impl Scaler {
-    /// Reads the data of a service, decides, acts, and reports. `in_the_way`: its other controllers.
-    pub(super) async fn scale_service(
-        &mut self,
-        service: &ScaledService,
-        look: Result<ServiceObservation, String>,
-        in_the_way: Result<InTheWay, String>,
-        usage_error: Option<&str>,
-        now: Timestamp,
-    ) {
-        let uid = service.uid.clone();
-        let mut remembered = self.remembered.remove(&uid).unwrap_or_else(|| Remembered::of(service));
-        let selector = look.as_ref().ok().map(|look| look.scale.selector.clone());
-        let hints = self.affinity.as_ref().map(|affinity| affinity.of(service)).unwrap_or_default();
-        let mut told = match (&service.plan, in_the_way, look) {
-            (Err(problem), _, _) => ServiceReport::not_scaled("InvalidSpec", problem.clone()),
-            (_, Err(overruled), _) => ServiceReport::not_scaled("Overruled", overruled),
-            (_, _, Err(problem)) => {
-                ServiceReport { sizes: None, ..ServiceReport::not_scaled("TargetUnreadable", problem) }
-            }
-            (Ok(plan), Ok(others), Ok(look)) => {
-                let missing = missing(plan, &look, usage_error);
-                let settled = remembered.settle((service, plan), &look, &others, &self.windows, now);
-                let done = match plan.dry_run {
-                    true => Done { replicas: look.scale.replicas, ..Done::default() },
-                    false => self.context.act(&look, &settled, &mut remembered, now).await,
-                };
-                ServiceReport::scaled(plan, others, settled, done, missing)
-            }
-        };
-        (told.selector, told.hints) = (selector, hints);
-        *self.standings.entry(told.active.1).or_default() += 1;
-        self.report(service, &mut remembered, told, now).await;
-        self.remembered.insert(uid, remembered);
+/// A service whose data were read.
+pub(super) struct Observed<'a> {
+    pub service: &'a ScaledService,
+    pub look: Result<ServiceObservation, String>,
+    /// Its other controllers. `Err`: an older ServiceScaler controls it completely.
+    pub in_the_way: Result<InTheWay, String>,
+}
+
+/// A service with a decision, to be carried out and reported.
+struct Settling<'a> {
+    service: &'a ScaledService,
+    remembered: Remembered,
+    selector: Option<String>,
+    hints: Vec<HintStatus>,
+    verdict: Verdict<'a>,
+}
+
+enum Verdict<'a> {
+    NotScaled(Box<ServiceReport>),
+    Scaled(Box<Scaled<'a>>),
+}
+
+/// The decision about a service, and its inputs.
+struct Scaled<'a> {
+    plan: &'a ScalingPlan,
+    look: ServiceObservation,
+    others: InTheWay,
+    settled: Settled,
+    missing: Option<String>,
+}
+
+impl Verdict<'_> {
+    fn not_scaled(reason: &'static str, why: String) -> Self {
+        Verdict::NotScaled(Box::new(ServiceReport::not_scaled(reason, why)))
     }
 
-    /// Says in the statuses of services why they are not scaled, for some of them in each round.
-    pub(super) async fn tell_left_out(&mut self, services: &[ScaledService], now: Timestamp) {
+    /// Returns the order in which services are carried out: growth first.
+    fn order(&self) -> u8 {
+        match self {
+            Verdict::Scaled(scaled) if scaled.settled.grows(&scaled.look) => 0,
+            Verdict::Scaled(scaled) if scaled.settled.acts(&scaled.look) => 1,
+            _ => 2,
+        }
+    }
+}
+
+impl Scaler {
+    /// Decides about services, and carries the decisions out: several services concurrently, growth first, and of each service first
+    /// the actions and then the report. Returns the reasons of their conditions.
+    pub(super) async fn scale_services(
+        &mut self,
+        services: Vec<Observed<'_>>,
+        now: Timestamp,
+    ) -> Vec<&'static str> {
+        let usage_error = self.readings.usage_error(now.as_second());
+        let mut settling: Vec<Settling<'_>> = services
+            .into_iter()
+            .map(|observed| self.settle_service(observed, usage_error.as_deref(), now))
+            .collect();
+        settling.sort_by_key(|settling| settling.verdict.order());
+        let context = &self.context;
+        let carried_out: Vec<_> =
+            settling.into_iter().map(|settling| context.carry_out(settling, now)).collect();
+        let mut carried_out = futures::stream::iter(carried_out).buffer_unordered(SERVICES_IN_FLIGHT);
+        let (mut reasons, mut states) = (Vec::new(), Vec::new());
+        while let Some((uid, remembered, reason)) = carried_out.next().await {
+            states.push((uid, remembered));
+            reasons.push(reason);
+        }
+        drop(carried_out);
+        self.remembered.extend(states);
+        reasons
+    }
+
+    fn settle_service<'a>(
+        &mut self,
+        observed: Observed<'a>,
+        usage_error: Option<&str>,
+        now: Timestamp,
+    ) -> Settling<'a> {
+        let Observed { service, look, in_the_way } = observed;
+        let mut remembered = self.remembered.remove(&service.uid).unwrap_or_else(|| Remembered::of(service));
+        let selector = look.as_ref().ok().map(|look| look.scale.selector.clone());
+        let hints = self.affinity.as_ref().map(|affinity| affinity.of(service)).unwrap_or_default();
+        let verdict = match (&service.plan, in_the_way, look) {
+            (Err(problem), _, _) => Verdict::not_scaled("InvalidSpec", problem.clone()),
+            (_, Err(overruled), _) => Verdict::not_scaled("Overruled", overruled),
+            (_, _, Err(problem)) => Verdict::NotScaled(Box::new(ServiceReport {
+                sizes: None,
+                ..ServiceReport::not_scaled("TargetUnreadable", problem)
+            })),
+            (Ok(plan), Ok(others), Ok(mut look)) => {
+                self.measure(service, &mut look, now.as_second());
+                let missing = missing(plan, &look, usage_error);
+                let windows = self.readings.windows.lock();
+                let settled = remembered.settle((service, plan), &look, &others, &windows, now);
+                Verdict::Scaled(Box::new(Scaled { plan, look, others, settled, missing }))
+            }
+        };
+        if let Verdict::Scaled(scaled) = &verdict
+            && let Some(labels) = &scaled.look.scale.labels
+        {
+            self.watched.insert(service.uid.clone(), (service.namespace.clone(), labels.clone()));
+        }
+        Settling { service, remembered, selector, hints, verdict }
+    }
+
+    /// Writes to the statuses of services why they are not scaled, for some of them in each round.
+    pub(super) async fn report_left_out(&mut self, services: &[ScaledService], now: Timestamp) {
         const REASON: &str = "LimitReached";
         let is_told = |service: &&ScaledService| {
             let status = service.status.as_ref();
             status.is_some_and(|status| status.conditions.iter().any(|condition| condition.reason == REASON))
         };
-        for service in services.iter().filter(|service| !is_told(service)).take(TOLD_MAX) {
-            let why = format!("berth scales at most {SERVICES_MAX} services, and namespaces take turns");
-            let told = ServiceReport::not_scaled(REASON, why);
-            self.report(service, &mut Remembered::of(service), told, now).await;
-        }
+        let why = format!("berth scales at most {SERVICES_MAX} services, and namespaces take turns");
+        let left_out = services.iter().filter(|service| !is_told(service)).take(TOLD_MAX);
+        let context = &self.context;
+        let reports: Vec<_> = left_out
+            .map(|service| {
+                let (remembered, selector) = (Remembered::of(service), None);
+                let verdict = Verdict::not_scaled(REASON, why.clone());
+                let settling = Settling { service, remembered, selector, hints: Vec::new(), verdict };
+                context.carry_out(settling, now)
+            })
+            .collect();
+        futures::stream::iter(reports).buffer_unordered(SERVICES_IN_FLIGHT).collect::<Vec<_>>().await;
         if !services.is_empty() {
             *self.standings.entry(REASON).or_default() += services.len();
         }
+    }
+}
+
+impl ScalerContext {
+    /// Acts on the decision about a service, then reports it. Returns its uid, its state, and the reason of its condition.
+    async fn carry_out(&self, settling: Settling<'_>, now: Timestamp) -> (String, Remembered, &'static str) {
+        let Settling { service, mut remembered, selector, hints, verdict } = settling;
+        let report = match verdict {
+            Verdict::NotScaled(report) => *report,
+            Verdict::Scaled(scaled) => {
+                let Scaled { plan, look, others, settled, missing } = *scaled;
+                let done = match plan.dry_run {
+                    true => Done { replicas: look.scale.replicas, ..Done::default() },
+                    false => self.act(&look, &settled, &mut remembered, now).await,
+                };
+                ServiceReport::scaled(plan, others, settled, done, missing)
+            }
+        };
+        let report = ServiceReport { selector, hints, ..report };
+        let reason = report.active.1;
+        self.report(service, &mut remembered, report, now).await;
+        (service.uid.clone(), remembered, reason)
     }
 
     async fn report(
@@ -102,7 +206,7 @@ impl Scaler {
         told: ServiceReport,
         now: Timestamp,
     ) {
-        let api = &self.context.api;
+        let api = &self.api;
         let failure = told.changes.iter().find(|(change, _)| *change == ScalerChange::Failed);
         let failure = failure.map(|(_, note)| note.clone());
         let known = std::mem::replace(&mut remembered.failed, failure);
@@ -119,8 +223,9 @@ impl Scaler {
             );
             // The time is a part of the event's name.
             let time = now.saturating_add(SignedDuration::from_micros(at as i64)).unwrap_or(now);
-            let event = (time, &*self.context.instance);
-            self.context.metrics.change(change.reason());
+            let event = (time, &*self.instance);
+            self.metrics.change(change.reason());
+            let Some(_turn) = self.turn().await else { return };
             if let Err(error) = api.write_event_of(service, *change, note, event).await {
                 tracing::warn!(scaler = &*service.name, %error, "cannot write an event");
             }
@@ -137,6 +242,7 @@ impl Scaler {
         if status == before {
             return;
         }
+        let Some(_turn) = self.turn().await else { return };
         match api.write_service_status(service, &status).await {
             Ok(()) => remembered.told_at = Some(now),
             // Deleted or recreated.

@@ -11,6 +11,7 @@ use super::look::ServiceObservation;
 use super::refusals::Refusals;
 use berth_kube_io::scaling::{ScaledService, ScalingPlan};
 use berth_model::PerResource;
+use berth_rightsizing::apply::change::growth;
 use berth_rightsizing::apply::in_place::is_less;
 use berth_rightsizing::apply::qos::is_kept;
 use berth_rightsizing::apply::{self, Hold, Resize as Resizing, SizeChange, SizedPod};
@@ -77,6 +78,22 @@ pub(super) struct Resize {
     /// Index of the pod in the data.
     pub pod: usize,
     pub changes: Vec<SizeChange>,
+}
+
+impl Settled {
+    /// Returns whether replicas are added or a pod gets more, so that it goes before what only saves.
+    pub fn grows(&self, look: &ServiceObservation) -> bool {
+        let is_more = |resize: &Resize| {
+            let more = growth(&look.pods[resize.pod], &resize.changes);
+            more.cpu > 0 || more.memory > 0
+        };
+        self.allowed.replicas > look.scale.replicas || self.resizes.iter().any(is_more)
+    }
+
+    /// Returns whether something is changed.
+    pub fn acts(&self, look: &ServiceObservation) -> bool {
+        self.allowed.replicas != look.scale.replicas || !self.resizes.is_empty()
+    }
 }
 
 impl Remembered {
@@ -219,16 +236,20 @@ impl Remembered {
         for (pod, container) in pods.iter().flat_map(|pod| pod.containers.iter().map(move |it| (pod, it))) {
             let key = (pod.uid.clone(), container.name.clone());
             let known = before.get(&key).copied();
-            let is_new = |at: UnixNanos| match known {
-                Some(known) => known != Some(at),
-                None => until.is_some_and(|until| at > until),
-            };
-            if container.oom_killed.is_some_and(is_new) {
+            if container.oom_killed.is_some_and(|at| is_new_kill(at, known, until)) {
                 *kills.entry(container.name.as_str()).or_default() += 1;
             }
             self.killed.insert(key, container.oom_killed.or(known.flatten()));
         }
         kills
+    }
+
+    /// Returns whether a container of this pod was OOM killed since the last decision.
+    pub fn has_new_kill(&self, pod: &SizedPod) -> bool {
+        pod.containers.iter().any(|container| {
+            let known = || self.killed.get(&(pod.uid.clone(), container.name.clone())).copied();
+            container.oom_killed.is_some_and(|at| is_new_kill(at, known(), self.killed_until))
+        })
     }
 
     /// Returns the size of the container: the last decision for the resources that berth controls, else what
@@ -248,6 +269,15 @@ impl Remembered {
             cpu_milli: or(decided.cpu_milli, |it| it.cpu),
             memory_bytes: or(decided.memory_bytes, |it| it.memory),
         }
+    }
+}
+
+/// Returns whether an OOM kill at this time is new. `known`: the last kill of the container, if the container is known; `until`: kills
+/// up to this time were counted.
+fn is_new_kill(at: UnixNanos, known: Option<Option<UnixNanos>>, until: Option<UnixNanos>) -> bool {
+    match known {
+        Some(known) => known != Some(at),
+        None => until.is_some_and(|until| at > until),
     }
 }
 
@@ -304,8 +334,9 @@ fn held(pods: &[&SizedPod], others: BTreeMap<&'static str, usize>) -> Option<Str
     (!reasons.is_empty()).then(|| reasons.into_iter().map(text).collect::<Vec<_>>().join("; "))
 }
 
-/// Returns the changes from the requests of a pod to its target size. Empty for a pending pod, and for a pod
-/// whose kubelet could not do the last resize, unless a resource shrinks.
+/// Returns the changes from the requests of a pod to its target size. Empty for a pending pod, and for a pod whose node
+/// has no room for the last resize, unless a resource shrinks. A kubelet that failed to resize may be able to do another
+/// size: growth must not wait until a shrink below the usage succeeds.
 ///
 /// # Errors
 /// The reason why it cannot be done in place.
@@ -327,8 +358,8 @@ fn resize(pod: &SizedPod, sizes: &BTreeMap<String, Size>) -> Result<Vec<SizeChan
         (requests != PerResource::default()).then_some(change)
     };
     let changes: Vec<SizeChange> = pod.containers.iter().enumerate().filter_map(of).collect();
-    let is_stuck = !matches!(pod.resize, None | Some(Resizing::InProgress));
-    if changes.is_empty() || pod.node.is_none() || (is_stuck && !is_less(pod, &changes)) {
+    let has_no_room = matches!(pod.resize, Some(Resizing::Deferred | Resizing::Infeasible));
+    if changes.is_empty() || pod.node.is_none() || (has_no_room && !is_less(pod, &changes)) {
         return Ok(Vec::new());
     }
     if pod.is_sized_as_a_whole {

@@ -146,14 +146,18 @@ impl Recommending {
         self.send(json_request(Method::PATCH, &scale.path, MERGE_PATCH, &patch)).await.map(drop)
     }
 
-    /// Lists the HorizontalPodAutoscalers and ScaledObjects in a namespace. Kinds that the server does not serve have no objects.
+    /// Lists the HorizontalPodAutoscalers and ScaledObjects of one namespace, or of all. Kinds that the server does not serve have no
+    /// objects.
     ///
     /// # Errors
     /// When a list fails.
-    pub async fn autoscalers(&self, namespace: &str) -> Result<Vec<Other>, ApiError> {
+    pub async fn autoscalers(&self, namespace: Option<&str>) -> Result<Vec<Other>, ApiError> {
         let mut others = Vec::new();
         for (prefix, plural, kind) in OTHERS {
-            let path = format!("{prefix}/namespaces/{namespace}/{plural}");
+            let path = match namespace {
+                Some(namespace) => format!("{prefix}/namespaces/{namespace}/{plural}"),
+                None => format!("{prefix}/{plural}"),
+            };
             match self.list(&path, |item| others.extend(read_other(item, kind))).await {
                 Ok(()) | Err(ApiError::NotFound(_)) => {}
                 Err(error) => return Err(error),

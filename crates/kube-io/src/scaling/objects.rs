@@ -22,7 +22,6 @@ use berth_rightsizing::scaling::behavior::{
 };
 use berth_rightsizing::scaling::{Bounds, Horizontal, ScalingSettings, Vertical};
 
-const MAX_REPLICAS: u32 = 10;
 /// The default of HorizontalPodAutoscalers, in seconds.
 const SCALE_DOWN_WINDOW_S: i64 = 300;
 
@@ -57,24 +56,30 @@ pub struct ScalingPlan {
 }
 
 impl ScalingPlan {
+    /// Returns its queries.
+    pub fn queries(&self) -> impl Iterator<Item = &Query> {
+        [&self.signal, &self.success].into_iter().flatten()
+    }
+
     /// Returns whether one of its queries is PromQL of the service's own.
     pub fn has_custom_query(&self) -> bool {
-        let queries = [&self.signal, &self.success].into_iter().flatten();
-        queries.into_iter().any(|query| matches!(query, Query::Custom(_)))
+        self.queries().any(|query| matches!(query, Query::Custom(_)))
     }
 }
 
 /// A Prometheus query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {
+    /// One that berth has, and asks for all services at once.
     Signal(SignalKind),
-    SuccessRate,
+    /// PromQL of the service's own.
     Custom(String),
 }
 
 /// Another autoscaler of the replicas of a workload, or of the sizes of its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Other {
+    pub namespace: Arc<str>,
     pub target: OwnerRef,
     /// Kind and name, such as `HorizontalPodAutoscaler web`.
     pub name: String,
@@ -107,7 +112,7 @@ impl ScaledService {
                 signal: objectives.map(|it| query(&it.signal)),
                 success: objectives.and_then(|it| it.success_rate.as_ref()).map(|it| match &it.query {
                     Some(query) => Query::Custom(query.clone()),
-                    None => Query::SuccessRate,
+                    None => Query::Signal(SignalKind::SuccessRate),
                 }),
                 settings,
                 estimator: match spec.estimator {
@@ -159,6 +164,9 @@ fn settings(
         every_s: seconds(pace, default.every_s),
         hold_s: hold.unwrap_or(default.hold_s),
         window_s: seconds(behavior.and_then(|it| it.window_seconds), default.window_s),
+        history_s: behavior
+            .and_then(|it| it.history_seconds)
+            .map_or(default.history_s, |it| i64::from(it.max(0))),
         cpu: dimensions.contains(&ScalingDimension::Cpu),
         memory: dimensions.contains(&ScalingDimension::Memory),
         ..default
@@ -224,9 +232,10 @@ fn horizontal(objectives: &Objectives, bounds: Option<&ApiBounds>) -> Result<Hor
     }
     let success = objectives.success_rate.as_ref();
     let percent = success.map(|it| number("successRate.percent", &it.percent)).transpose()?;
-    let replicas = |given: Option<i32>, else_: u32| given.map_or(else_, |it| it.max(1).unsigned_abs());
-    let least = replicas(bounds.and_then(|bounds| bounds.min_replicas), 1);
-    let most = replicas(bounds.and_then(|bounds| bounds.max_replicas), MAX_REPLICAS.max(least));
+    let replicas = |of: fn(&ApiBounds) -> Option<i32>| bounds.and_then(of).map(|it| it.max(1).unsigned_abs());
+    let least = replicas(|bounds| bounds.min_replicas).unwrap_or(1);
+    let most = replicas(|bounds| bounds.max_replicas);
+    let most = most.ok_or("spec.bounds.maxReplicas: required to scale replicas")?;
     if least > most {
         return Err(format!("spec.bounds.minReplicas: {least} is more than maxReplicas, which is {most}"));
     }
@@ -265,7 +274,8 @@ fn behavior(behavior: Option<&ApiBehavior>) -> Behavior {
 /// Returns a VerticalPodAutoscaler that updates pods or sets the sizes of new ones.
 pub fn sizing(vpa: &Vpa) -> Option<Other> {
     let target = vpa.target.clone().filter(|_| Mode::of(&vpa.update_mode) != Mode::Off)?;
-    Some(Other { target, name: format!("VerticalPodAutoscaler {}", vpa.name), sizes: true })
+    let (namespace, name) = (vpa.namespace.clone(), format!("VerticalPodAutoscaler {}", vpa.name));
+    Some(Other { namespace, target, name, sizes: true })
 }
 
 /// Parses a HorizontalPodAutoscaler or a ScaledObject; the kind is only displayed.
@@ -277,6 +287,8 @@ pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
     }
     #[derive(Deserialize)]
     struct Named {
+        #[serde(default)]
+        namespace: Arc<str>,
         name: String,
     }
     #[derive(Deserialize)]
@@ -298,7 +310,8 @@ pub(super) fn read_other(json: &str, kind: &str) -> Option<Other> {
     // KEDA's defaults.
     let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
     let target = OwnerRef { api_version: or(api_version, "apps/v1"), kind: or(of, "Deployment"), name };
-    Some(Other { target, name: format!("{kind} {}", metadata.name), sizes: false })
+    let name = format!("{kind} {}", metadata.name);
+    Some(Other { namespace: metadata.namespace, target, name, sizes: false })
 }
 
 /// Parses a selector in the syntax of a `scale`, `app=web,tier in (a,b)`; `None` if it is empty or invalid.
@@ -367,11 +380,12 @@ mod tests {
         let plan = service("").plan.unwrap();
         assert!(plan.settings.vertical.cpu && plan.settings.vertical.memory);
         assert_eq!((plan.settings.horizontal, plan.signal, plan.success), (None, None, None));
-        assert!(!plan.dry_run);
-        let signal = r#","objectives":{"signal":{"type":"CpuThrottling","target":"0.05"}}"#;
+        assert!(plan.dry_run);
+        assert_eq!(plan.settings.vertical.history_s, 86_400);
+        let signal = r#","objectives":{"signal":{"type":"CpuThrottling","target":"0.05"}},"bounds":{"maxReplicas":30}"#;
         let plan = service(signal).plan.unwrap();
         let horizontal = plan.settings.horizontal.unwrap();
-        assert_eq!((horizontal.setpoint, horizontal.min_replicas, horizontal.max_replicas), (0.05, 1, 10));
+        assert_eq!((horizontal.setpoint, horizontal.min_replicas, horizontal.max_replicas), (0.05, 1, 30));
         assert_eq!(horizontal.success_min, 0.0);
         assert_eq!(plan.signal, Some(Query::Signal(SignalKind::CpuThrottling)));
     }
@@ -392,6 +406,10 @@ mod tests {
     fn what_is_wrong_is_told_with_its_field() {
         for (spec, expected) in [
             (r#","dimensions":["Replicas"]"#, "spec.objectives: required"),
+            (
+                r#","objectives":{"signal":{"type":"CpuThrottling","target":"0.05"}}"#,
+                "spec.bounds.maxReplicas: required to scale replicas",
+            ),
             (
                 r#","objectives":{"signal":{"type":"CpuThrottling","target":"0"}}"#,
                 "spec.objectives.signal.target: must be above 0",

@@ -9,7 +9,9 @@ use super::objects::read_selector;
 use crate::OptionalKind;
 use crate::lean::{lean_meta, nullable};
 use crate::vpa::{Quantities, amounts};
-use berth_crds::service_scaler::{ContainerStatus, HintPlacement, HintStatus, ServiceScaler, Target};
+use berth_crds::service_scaler::{
+    ContainerStatus, HintPlacement, HintStatus, ServiceScaler, Target, dry_run_by_default,
+};
 use berth_rightsizing::recommend::{OwnerRef, Recommendation, Status, Vpa};
 use berth_scheduler::hints::{Hint, SelectedPods};
 
@@ -32,6 +34,7 @@ pub struct LeanServiceScaler {
 #[serde(rename_all = "camelCase")]
 struct LeanSpec {
     target: Option<Target>,
+    #[serde(default = "dry_run_by_default")]
     dry_run: bool,
 }
 

@@ -32,6 +32,39 @@ pub struct FoundCheckpoint {
     pub dimensions: Option<String>,
 }
 
+impl FoundCheckpoint {
+    /// Parses a checkpoint.
+    ///
+    /// # Errors
+    /// Its name, owner or annotations cannot be parsed; an invalid content is no error.
+    pub fn read(json: &str) -> Result<FoundCheckpoint, String> {
+        let WireCheckpoint { mut metadata, spec, status } =
+            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let windows = metadata.annotations.remove(OPEN_WINDOWS);
+        let dimensions = metadata.annotations.remove(DIMENSIONS);
+        let label = Label {
+            name: metadata.name,
+            vpa: spec.vpa_object_name,
+            container: spec.container_name,
+            is_ours: windows.is_some(),
+        };
+        let content = match status {
+            Value::Null => Ok(CheckpointStatus::default()),
+            status => serde_json::from_value(status).map_err(|error| error.to_string()),
+        };
+        // Without open windows it is the same as a checkpoint of upstream.
+        let windows = windows.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        Ok(FoundCheckpoint {
+            namespace: metadata.namespace,
+            label,
+            uid: metadata.uid,
+            annotations: metadata.annotations,
+            content: content.map(|status| (status, windows)),
+            dimensions,
+        })
+    }
+}
+
 /// A checkpoint to write.
 #[derive(Debug, Clone)]
 pub struct Saved {
@@ -97,7 +130,7 @@ impl Recommending {
         mut take: impl FnMut(FoundCheckpoint),
     ) -> Result<(), ApiError> {
         let path = namespace.map_or_else(|| ALL.to_owned(), folder);
-        self.list(&path, |item| match read(item) {
+        self.list(&path, |item| match FoundCheckpoint::read(item) {
             Ok(found) => take(found),
             Err(error) => tracing::warn!(%error, "a checkpoint cannot be parsed"),
         })
@@ -174,33 +207,6 @@ impl Recommending {
     }
 }
 
-fn read(json: &str) -> Result<FoundCheckpoint, String> {
-    let WireCheckpoint { mut metadata, spec, status } =
-        serde_json::from_str(json).map_err(|error| error.to_string())?;
-    let windows = metadata.annotations.remove(OPEN_WINDOWS);
-    let dimensions = metadata.annotations.remove(DIMENSIONS);
-    let label = Label {
-        name: metadata.name,
-        vpa: spec.vpa_object_name,
-        container: spec.container_name,
-        is_ours: windows.is_some(),
-    };
-    let content = match status {
-        Value::Null => Ok(CheckpointStatus::default()),
-        status => serde_json::from_value(status).map_err(|error| error.to_string()),
-    };
-    // Without open windows it is the same as a checkpoint of upstream.
-    let windows = windows.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    Ok(FoundCheckpoint {
-        namespace: metadata.namespace,
-        label,
-        uid: metadata.uid,
-        annotations: metadata.annotations,
-        content: content.map(|status| (status, windows)),
-        dimensions,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,13 +219,15 @@ mod tests {
                 "{OPEN_WINDOWS}":"{{}}","{DIMENSIONS}":"any"}}}},"spec":{{"vpaObjectName":"web","containerName":"app"}},"status":{status}}}"#
             )
         };
-        let found = read(&object(r#"{"version":"v3","totalSamplesCount":7}"#)).unwrap();
+        let found = FoundCheckpoint::read(&object(r#"{"version":"v3","totalSamplesCount":7}"#)).unwrap();
         assert_eq!(found.content.unwrap().0.total_samples_count, 7);
         assert_eq!(found.annotations, BTreeMap::from([("a".into(), "b".into())]));
         assert!(found.label.is_ours);
         assert_eq!(found.dimensions.as_deref(), Some("any"));
-        let corrupt = read(&object(r#"{"version":"v3","cpuHistogram":{"bucketWeights":{"x":1}}}"#)).unwrap();
+        let corrupt =
+            FoundCheckpoint::read(&object(r#"{"version":"v3","cpuHistogram":{"bucketWeights":{"x":1}}}"#))
+                .unwrap();
         assert_eq!((corrupt.label.vpa.as_str(), corrupt.content.is_err()), ("web", true));
-        assert_eq!(read(&object("null")).unwrap().content.unwrap().0.version, "");
+        assert_eq!(FoundCheckpoint::read(&object("null")).unwrap().content.unwrap().0.version, "");
     }
 }

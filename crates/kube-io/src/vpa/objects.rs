@@ -168,7 +168,10 @@ struct WireCondition {
 }
 
 /// Parses a VPA. Invalid quantities count as unset.
-pub(crate) fn read_vpa(json: &str) -> Result<Vpa, String> {
+///
+/// # Errors
+/// When it is not a VPA.
+pub fn read_vpa(json: &str) -> Result<Vpa, String> {
     let WireVpa { mut metadata, spec, status } =
         serde_json::from_str(json).map_err(|error| error.to_string())?;
     let named = |name: &str| format!("it has no {name}");

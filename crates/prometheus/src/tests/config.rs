@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use crate::{BasicAuth, LabelNames, PrometheusConfig, Secret};
+use crate::{BasicAuth, HttpHeader, LabelNames, PrometheusConfig, Secret};
 use berth_model::ConfigDuration;
 
 fn refusal(change: impl FnOnce(&mut PrometheusConfig)) -> String {
@@ -21,6 +21,8 @@ fn everything_can_be_set_and_an_unknown_key_is_refused() {
     let config: PrometheusConfig = serde_saphyr::from_str(
         "url: https://thanos.example:10902/prefix/
 jobName: kubelet
+matchers: [cluster=prod, region!~eu-.*]
+headers: [{name: X-Scope-OrgID, value: team-a}, {name: X-Api-Key, valueFile: /etc/key}]
 labels: {pod: pod_name, container: name}
 cpuMetric: a:b
 memoryMetric: c
@@ -130,4 +132,49 @@ fn secrets_are_never_printed() {
         PrometheusConfig { bearer_token: Some(Secret::new("hunter2")), ..PrometheusConfig::default() };
     assert!(!format!("{config:?}").contains("hunter2"));
     assert!(!serde_json::to_string(&config).unwrap().contains("hunter2"));
+}
+
+#[test]
+fn matchers_that_would_break_a_query_are_refused() {
+    for (matchers, problem) in [
+        (vec!["cluster".to_owned()], "`cluster` is not a matcher"),
+        (vec!["cluster=\"prod\"".to_owned()], "is not a matcher"),
+        (vec![format!("cluster={}", "x".repeat(300))], "one has more than 253 bytes"),
+        (vec!["cluster=prod".to_owned(); 17], "at most 16 are allowed"),
+    ] {
+        let refusal = refusal(|config| config.matchers = matchers);
+        assert!(refusal.starts_with("prometheus.matchers: ") && refusal.contains(problem), "{refusal}");
+    }
+}
+
+#[test]
+fn headers_are_valid_and_carry_no_credentials_inline() {
+    let inline = |name: &str, value: &str| HttpHeader {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+        value_file: None,
+    };
+    let file =
+        |name: &str| HttpHeader { name: name.to_owned(), value: None, value_file: Some("/etc/x".into()) };
+    let both = HttpHeader { value: Some("x".to_owned()), ..file("X-Scope-OrgID") };
+    for (header, problem) in [
+        (inline("X Scope", "a"), "is not the name of a header"),
+        (inline("", "a"), "is not the name of a header"),
+        (inline("Host", "a"), "is set by the HTTP client"),
+        (inline("Content-Type", "a"), "is set by the HTTP client"),
+        (file("Authorization"), "prometheus.bearerTokenFile"),
+        (inline("X-Api-Key", "hunter2"), "name that in valueFile"),
+        (inline("Proxy-Authorization", "hunter2"), "name that in valueFile"),
+        (inline("X-Scope-OrgID", "a\nb"), "no header can have"),
+        (inline("X-Scope-OrgID", ""), "is empty"),
+        (HttpHeader { value_file: Some(PathBuf::new()), ..file("X-Scope-OrgID") }, "valueFile is empty"),
+        (HttpHeader { value_file: None, ..file("X-Scope-OrgID") }, "exactly one of value and valueFile"),
+        (both, "exactly one of value and valueFile"),
+    ] {
+        let refusal = refusal(|config| config.headers = vec![header]);
+        assert!(refusal.starts_with("prometheus.headers: ") && refusal.contains(problem), "{refusal}");
+        assert!(!refusal.contains("hunter2"), "{refusal}");
+    }
+    let twice = refusal(|config| config.headers = vec![inline("X-A", "1"), inline("x-a", "2")]);
+    assert_eq!(twice, "prometheus.headers: x-a is set twice");
 }

@@ -1,6 +1,6 @@
 //! Tests of the order of queries, and of their results.
 
-use berth_rightsizing::usage::UsageKind;
+use berth_rightsizing::usage::{SeriesScope, UsageKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,10 @@ use axum::response::IntoResponse;
 use jiff::Timestamp;
 
 use super::fake::{Fake, RecordedRequest, Sources, error, matrix, vector};
-use crate::{LabelNames, PrometheusSource, QueriedNamespaces, ReadSummary, Series, Skip, SourceError};
+use crate::{
+    Fact, HttpHeader, LabelNames, Metric, MetricKind, PrometheusSource, QueriedNamespaces, ReadSummary,
+    Series, ServiceName, SignalKind, Skip, SourceError, filled,
+};
 
 const NOW: i64 = 1_700_000_000;
 
@@ -250,4 +253,92 @@ async fn requests_end_with_the_future_that_waits_for_them() {
         }
     };
     tokio::time::timeout(Duration::from_secs(10), gone).await.expect("both requests end");
+}
+
+/// On a Thanos or Mimir that several clusters share, equal names of two clusters would be merged.
+#[tokio::test]
+async fn every_query_has_the_matchers_and_every_request_the_headers() {
+    let folder = tempfile::tempdir().unwrap();
+    let tenant = folder.path().join("tenant");
+    std::fs::write(&tenant, "team-b\n").unwrap();
+    let fake = Fake::start(|_, asked| asked.answer()).await;
+    let source = fake.source(|config| {
+        config.labels = None;
+        config.matchers = vec!["cluster=prod".to_owned(), "region!~eu-.*".to_owned()];
+        let header = |name: &str, value: Option<&str>, value_file| HttpHeader {
+            name: name.to_owned(),
+            value: value.map(str::to_owned),
+            value_file,
+        };
+        config.headers =
+            vec![header("X-Scope-OrgID", Some("team-a"), None), header("X-Tenant", None, Some(tenant))];
+    });
+    let names = ["shop".to_owned()];
+    let namespaces = QueriedNamespaces::These(&names);
+    let received = Metric {
+        name: "received_total".to_owned(),
+        kind: MetricKind::Rate,
+        scope: SeriesScope::Pod,
+        matchers: Vec::new(),
+        sum_over: Vec::new(),
+    };
+    source.latest(namespaces, now(), |_, _| ()).await.unwrap();
+    source.history(QueriedNamespaces::All, now(), |_, _| ()).await.unwrap();
+    source.latest_of(&received, namespaces, now(), |_| ()).await.unwrap();
+    for kind in SignalKind::ALL {
+        source.signal(kind, namespaces, now()).await.unwrap();
+    }
+    for fact in [Fact::PodOwner, Fact::ReplicaSetOwner, Fact::JobOwner, Fact::Request(UsageKind::Cpu)] {
+        source.facts(fact, QueriedNamespaces::All, now(), |_| ()).await.unwrap();
+    }
+    source.missing(now()).await.unwrap();
+    let service = ServiceName { namespace: "shop", kind: "Deployment", name: "web" };
+    let own = filled(source.config(), r#"sum(x{name="$name", $matchers})"#, service);
+    assert_eq!(own, r#"sum(x{name="web", cluster="prod", region!~"eu-.*"})"#);
+    let asked = fake.asked();
+    assert!(asked.len() > 15, "{}", asked.len());
+    for request in asked {
+        let query = request.query();
+        let selectors = query.matches('{').count();
+        assert!(selectors > 0, "{query}");
+        assert_eq!(query.matches(r#"cluster="prod", region!~"eu-.*""#).count(), selectors, "{query}");
+        let header = |name: &str| request.headers.get(name).map(String::as_str);
+        assert_eq!((header("x-scope-orgid"), header("x-tenant")), (Some("team-a"), Some("team-b")));
+    }
+}
+
+#[tokio::test]
+async fn a_signal_of_many_namespaces_is_read_in_slices() {
+    let fake = Fake::start(|_, asked: &RecordedRequest| {
+        let namespace = if asked.query().contains("n-000") { "n-000" } else { "n-599" };
+        let half = |part: &str, value: f64| {
+            format!(
+                r#"{{"metric":{{"namespace":"{namespace}","pod":"p","berth_part":"{part}"}},"value":[{NOW},"{value}"]}}"#
+            )
+        };
+        vector(&[half("numerator", 1.0), half("denominator", 4.0)].join(","))
+    })
+    .await;
+    let source = fake.source(|_| {});
+    let many: Vec<String> = (0..600).map(|index| format!("n-{index:03}")).collect();
+    let (values, summary) =
+        source.signal(SignalKind::CpuThrottling, QueriedNamespaces::These(&many), now()).await.unwrap();
+    assert_eq!((summary.queries, fake.asked().len()), (3, 3));
+    for namespace in ["n-000", "n-599"] {
+        let sample = values.of(namespace, "web", ["p"]).expect(namespace);
+        assert_eq!((sample.at as i64, sample.value), (NOW, 0.25));
+    }
+}
+
+/// Each of them would ask on its own which labels there are.
+#[tokio::test]
+async fn concurrent_reads_detect_the_labels_once() {
+    let fake = Fake::start(|_, asked| asked.answer()).await;
+    let source = fake.source(|config| config.labels = None);
+    let names = ["shop".to_owned()];
+    let reads = SignalKind::ALL.map(|kind| source.signal(kind, QueriedNamespaces::These(&names), now()));
+    for read in futures::future::join_all(reads).await {
+        read.unwrap();
+    }
+    assert_eq!(fake.asked().iter().filter(|asked| asked.is_count()).count(), 1);
 }

@@ -14,6 +14,7 @@
 //!   after any growth. Too much for an hour costs less than too little for a minute.
 //! * Samples are corrected to the current number of pods that share the load ([`super::shares`]).
 //! * Usage at the limit does not show the need: without a saturation signal, throttled containers grow by a step.
+//! * No size shrinks before usage of a day was observed: the peaks of a service that is new here are unknown.
 //! * Memory keeps a margin above its peak, and grows as soon as half of the margin is used: the OOM killer also
 //!   acts when less than 15 % is missing.
 //! * Far above the setpoint, steps are larger and do not wait for the interval.
@@ -23,11 +24,12 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
+use super::history::{ObservedSpan, ObservedSpans};
 use super::horizontal::{self, Controller, Wish, Worst, step};
 use super::observation::{Container, Observation, Seconds, Size};
 use super::settings::{Horizontal, ScalingSettings, Vertical};
 use super::shares::LoadShares;
-use super::vertical::{Peaks, WindowUsage, after_kill, differs, is_spare, usage};
+use super::vertical::{Peaks, UsageUnknown, WindowUsage, after_kill, differs, is_spare, usage};
 use crate::recommend::amount::{from_float, scale};
 
 /// Maximum number of containers of a pod that are sized.
@@ -57,6 +59,8 @@ pub struct ScalerMemory {
     pub shares: LoadShares,
     /// Memory peaks by container.
     pub peaks: BTreeMap<String, Peaks>,
+    /// How long usage was observed, by container.
+    pub observed: BTreeMap<String, ObservedSpans>,
 }
 
 impl ScalerMemory {
@@ -93,7 +97,9 @@ pub fn decide(
     now: Seconds,
 ) -> Decision {
     let containers = &seen.containers[..seen.containers.len().min(CONTAINERS_MAX)];
-    memory.peaks.retain(|name, _| containers.iter().any(|container| container.name == *name));
+    let exists = |name: &str| containers.iter().any(|container| container.name == name);
+    memory.peaks.retain(|name, _| exists(name));
+    memory.observed.retain(|name, _| exists(name));
     memory.peaks.values_mut().for_each(Peaks::limit);
     memory.without_the_future(now);
     memory.shares.note(now, seen.ready, settings.vertical.window_s);
@@ -249,10 +255,12 @@ impl<'a> Round<'a> {
         sizes
     }
 
-    fn cpu_usage(&self, container: &Container) -> Result<WindowUsage, super::vertical::UsageUnknown> {
+    fn cpu_usage(&mut self, container: &Container) -> Result<WindowUsage, UsageUnknown> {
         let vertical = self.settings.of(&container.name);
         let throttle = container.size.cpu_milli as f64 * vertical.throttled_at;
-        usage(&self.memory.shares.as_of_now(&container.cpu), self.now, throttle, vertical)
+        let usage = usage(&self.memory.shares.as_of_now(&container.cpu), self.now, throttle, vertical)?;
+        self.memory.observed.entry(container.name.clone()).or_default().cpu.extend(self.now);
+        Ok(usage)
     }
 
     fn memory_size(&mut self, container: &Container, due: bool) -> i64 {
@@ -267,6 +275,7 @@ impl<'a> Round<'a> {
             // Trim only here, where samples confirm the clock: a clock that jumped ahead must not remove peaks.
             peaks.trim(self.now, self.settings.vertical.peak_hours);
             peaks.add(self.now, from_float(usage.max));
+            self.memory.observed.entry(container.name.clone()).or_default().memory.extend(self.now);
         }
         if container.oom_kills > 0 {
             let highest = usage.as_ref().map_or(0, |usage| from_float(usage.max));
@@ -291,8 +300,11 @@ impl<'a> Round<'a> {
         if wanted == current || !(grows && wanted > current || shrinks) {
             return current;
         }
+        let span = |spans: &ObservedSpans| spans.memory;
         if wanted < current
-            && let Some(why) = self.blocked_by_missing_samples(container.unheard.memory)
+            && let Some(why) = self
+                .blocked_by_missing_samples(container.unheard.memory)
+                .or_else(|| self.blocked_by_short_history(&container.name, span))
         {
             self.explain(format_args!("memory of {} stays: {why}", container.name));
             return current;
@@ -344,8 +356,10 @@ impl<'a> Round<'a> {
             return current;
         }
         if wanted < current {
-            let may_shrink = self.blocked_by_missing_samples(container.unheard.cpu);
-            let may_shrink = may_shrink.map_or_else(|| self.may_shrink(current, busy, vertical), Err);
+            let blocked = self
+                .blocked_by_missing_samples(container.unheard.cpu)
+                .or_else(|| self.blocked_by_short_history(name, |spans| spans.cpu));
+            let may_shrink = blocked.map_or_else(|| self.may_shrink(current, busy, vertical), Err);
             let enough = match may_shrink {
                 Ok(enough) => vertical.cpu_bounds.clamp(wanted.max(enough)),
                 Err(why) => {
@@ -412,6 +426,18 @@ impl<'a> Round<'a> {
         let ready = self.seen.ready;
         let few = f64::from(unheard) <= UNHEARD_MAX * f64::from(ready);
         (!few).then(|| format!("no recent samples of {unheard} of {ready} ready pods"))
+    }
+
+    /// Returns why a container must not shrink, if its usage has not been observed for long enough.
+    fn blocked_by_short_history(
+        &self,
+        name: &str,
+        span: fn(&ObservedSpans) -> ObservedSpan,
+    ) -> Option<String> {
+        let observed = self.memory.observed.get(name).map_or(0, |spans| span(spans).length());
+        let needed = self.settings.of(name).history_s;
+        (observed < needed)
+            .then(|| format!("usage was observed for {observed} s, a size shrinks after {needed} s"))
     }
 
     /// Returns the CPU size below which saturation would exceed the setpoint, or the reason not to shrink.

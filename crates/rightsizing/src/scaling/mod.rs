@@ -11,6 +11,7 @@
 
 pub mod behavior;
 pub mod coordinate;
+pub mod history;
 pub mod horizontal;
 pub mod observation;
 pub mod settings;

@@ -62,6 +62,8 @@ pub struct Vertical {
     pub spare_min: f64,
     /// Time in seconds after any growth during which no CPU size is lowered.
     pub hold_s: Seconds,
+    /// Span of usage in seconds that must have been observed before a size shrinks.
+    pub history_s: Seconds,
     /// Minimum number of samples in the window.
     pub points_min: usize,
     /// Maximum age of the newest sample, in seconds.
@@ -95,6 +97,7 @@ impl Default for Vertical {
             change: 0.15,
             spare_min: 0.25,
             hold_s: 3_600,
+            history_s: 86_400,
             points_min: 5,
             stale_s: 120,
             cpu_bounds: Bounds { min: 128, max: AMOUNT_MAX },

@@ -22,7 +22,11 @@ impl Bench {
         let size = Size { cpu_milli, memory_bytes: memory_mi * MI };
         let app = Container { name: "app".into(), size, ..Container::default() };
         Self {
-            settings: ScalingSettings { horizontal: Some(horizontal), ..ScalingSettings::default() },
+            settings: ScalingSettings {
+                vertical: Vertical { history_s: 0, ..Vertical::default() },
+                horizontal: Some(horizontal),
+                ..ScalingSettings::default()
+            },
             memory: ScalerMemory::default(),
             seen: Observation {
                 replicas,
@@ -88,6 +92,34 @@ fn a_size_is_the_mean_and_three_deviations_of_the_window() {
     assert_eq!(bench.size().memory_bytes / MI, 436, "and some room");
     assert!(decision.sizes_changed && decision.reason.contains("900m -> 380m"), "{}", decision.reason);
     assert!(!decision.reason.contains('\n'));
+}
+
+#[test]
+fn on_first_contact_a_size_grows_at_once_and_shrinks_only_after_a_day_of_usage() {
+    let mut bench = Bench::new(5, 900, 900);
+    bench.settings.vertical = Vertical::default();
+    let quiet = |bench: &mut Bench| {
+        bench.uses(&[300.0], &[300.0]);
+        bench.signal(5.0);
+        bench.decide()
+    };
+    for minute in 0..24 * 60 {
+        let decision = quiet(&mut bench);
+        assert_eq!(bench.size(), Size { cpu_milli: 900, memory_bytes: 900 * MI }, "{}", decision.reason);
+        if minute == 10 {
+            assert!(decision.reason.contains("after 86400 s"), "{}", decision.reason);
+        }
+        bench.wait(60);
+    }
+    quiet(&mut bench);
+    assert_eq!(bench.size().memory_bytes / MI, 345, "the peak of the day and some room");
+
+    let mut busy = Bench::new(5, 300, 300);
+    busy.settings.vertical = Vertical::default();
+    busy.uses(&[600.0], &[600.0]);
+    busy.signal(20.0);
+    busy.decide();
+    assert!(busy.size().cpu_milli > 300 && busy.size().memory_bytes > 600 * MI, "{:?}", busy.size());
 }
 
 #[test]

@@ -42,10 +42,18 @@ fn a_pod_that_has_its_size_or_waits_or_requests_nothing_is_left_alone() {
     assert_eq!(resize(&pod(None, None), &sizes(300)), Ok(Vec::new()));
     let waits = SizedPod { node: None, ..pod(Some(200), None) };
     assert_eq!(resize(&waits, &sizes(300)), Ok(Vec::new()));
-    for stuck in [Resizing::Deferred, Resizing::Infeasible, Resizing::Error, Resizing::Unknown] {
+    for stuck in [Resizing::Deferred, Resizing::Infeasible] {
         let pending = SizedPod { resize: Some(stuck), ..pod(Some(200), None) };
         assert_eq!(resize(&pending, &sizes(300)), Ok(Vec::new()), "{stuck:?}");
         assert_eq!(resize(&pending, &sizes(150)).unwrap().len(), 1, "{stuck:?}");
+    }
+}
+
+#[test]
+fn after_a_shrink_that_the_kubelet_cannot_do_a_pod_still_grows() {
+    for failed in [Resizing::Error, Resizing::Unknown] {
+        let pod = SizedPod { resize: Some(failed), ..pod(Some(200), None) };
+        assert_eq!(resize(&pod, &sizes(300)).unwrap().len(), 1, "{failed:?}");
     }
 }
 
@@ -97,6 +105,51 @@ fn a_kill_counts_once_and_not_when_it_was_before_us() {
 }
 
 #[test]
+fn a_kill_is_noticed_before_it_is_counted_and_not_after() {
+    let mut remembered = Remembered::default();
+    remembered.new_kills(&[&pod(Some(200), None)], at("2026-11-22T10:00:00Z"));
+    let killed = killed_at("2026-11-22T10:00:30Z");
+    assert!(remembered.has_new_kill(&killed) && !remembered.has_new_kill(&pod(Some(200), None)));
+    remembered.new_kills(&[&killed], at("2026-11-22T10:00:35Z"));
+    assert!(!remembered.has_new_kill(&killed));
+    assert!(remembered.has_new_kill(&killed_at("2026-11-22T10:00:40Z")));
+    // Of a pod that was not seen before.
+    let other = SizedPod { uid: "other".into(), ..killed };
+    assert!(!remembered.has_new_kill(&other), "it was before the last decision");
+}
+
+/// With Prometheus hanging there are no samples, and an OOM kill must not wait for them.
+#[test]
+fn a_kill_adds_memory_without_any_sample() {
+    let mut bench = Bench::new(2);
+    bench.round();
+    let before = bench.pods[0].containers[0].wanted.requests.memory;
+    let now = Timestamp::from_second(bench.now).unwrap();
+    bench.pods[0].containers[0].oom_killed = UnixNanos::try_from(now.as_nanosecond() + 1).ok();
+    bench.now += 5;
+    let settled = bench.round();
+    let grown: Vec<_> = bench.pods.iter().map(|pod| pod.containers[0].wanted.requests.memory).collect();
+    assert!(grown.iter().all(|memory| *memory > before), "{before:?} -> {grown:?}");
+    assert!(settled.decision.reason.contains("1 kills"), "{}", settled.decision.reason);
+}
+
+#[test]
+fn growth_is_told_from_what_only_saves() {
+    let grows = |before: Amount, decided: Amount| {
+        let mut bench = Bench::new(1);
+        bench.set_cpu(before);
+        bench.use_cpu(1, decided as f64);
+        let pods = bench.pods.clone();
+        let settled = bench.settle(1, None);
+        assert_eq!(settled.resizes.len(), 1, "{}", settled.decision.reason);
+        let scale = berth_kube_io::scaling::WorkloadScale::of(1);
+        settled.grows(&ServiceObservation { scale, pods, signal: Ok(None), success: Ok(None) })
+    };
+    assert!(grows(500, 800));
+    assert!(!grows(900, 300));
+}
+
+#[test]
 fn a_kill_counts_whatever_the_clock_of_its_node_says() {
     for of_node in ["2026-11-22T09:10:00Z", "2026-11-22T11:00:00Z"] {
         let mut remembered = Remembered::default();
@@ -134,7 +187,10 @@ struct Bench {
 impl Bench {
     fn new(pods: usize) -> Bench {
         let plan = ScalingPlan {
-            settings: ScalingSettings::default(),
+            settings: ScalingSettings {
+                vertical: Vertical { history_s: 0, ..Vertical::default() },
+                ..ScalingSettings::default()
+            },
             estimator: None,
             signal: None,
             success: None,

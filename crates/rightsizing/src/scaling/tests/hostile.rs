@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::super::history::{ObservedSpan, ObservedSpans};
 use super::super::horizontal::{Controller, Worst};
 use super::super::shares::{LoadShares, Ready};
 use super::super::vertical::{Peak, Peaks};
@@ -88,10 +89,10 @@ prop_compose! {
         points_min in 0_usize..30,
         bounds in (amount(), amount(), amount(), amount()),
         (cpu_cap_milli, oom_min_bump, memory_room) in (amount(), amount(), number()),
-        (spare_min, hold_s) in (number(), time()),
+        (spare_min, hold_s, history_s) in (number(), time(), time()),
     ) -> Vertical {
         Vertical {
-            cpu, memory, window_s, every_s, sigmas, change, points_min, stale_s,
+            cpu, memory, window_s, every_s, history_s, sigmas, change, points_min, stale_s,
             cpu_bounds: Bounds { min: bounds.0, max: bounds.1 },
             memory_bounds: Bounds { min: bounds.2, max: bounds.3 },
             cpu_cap_milli, throttled_at, oom_bump_ratio, oom_min_bump, memory_room, peak_hours, spare_min, hold_s,
@@ -120,11 +121,14 @@ prop_compose! {
         (integral, error, worst) in (number(), prop::option::of(number()), number()),
         peaks in prop::collection::vec((amount(), amount()), 0..60),
         ready in prop::collection::vec((time(), any::<u32>()), 0..60),
+        (since_s, until_s) in (time(), time()),
     ) -> ScalerMemory {
         let list: Vec<_> = peaks.into_iter().map(|(hour, bytes)| Peak { hour: hour % 100, bytes }).collect();
         let peaks: Peaks = serde_json::from_value(serde_json::to_value(list).unwrap()).unwrap();
         let ready: Vec<_> = ready.into_iter().map(|(since_s, pods)| Ready { since_s, pods }).collect();
         let shares: LoadShares = serde_json::from_value(serde_json::to_value(ready).unwrap()).unwrap();
+        let span = serde_json::json!({"sinceS": since_s, "untilS": until_s});
+        let span: ObservedSpan = serde_json::from_value(span).unwrap();
         ScalerMemory {
             replicas,
             shares,
@@ -134,6 +138,7 @@ prop_compose! {
             need: Worst { value: worst, time_s: times.0 },
             controller: Controller { integral, error, worst: Worst { value: worst, time_s: times.1 } },
             peaks: BTreeMap::from([("a".to_owned(), peaks)]),
+            observed: BTreeMap::from([("a".to_owned(), ObservedSpans { cpu: span, memory: span })]),
         }
     }
 }

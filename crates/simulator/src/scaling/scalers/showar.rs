@@ -19,6 +19,8 @@ impl ShowarScaler {
     pub fn new(tuning: &Tuning) -> Self {
         let mut settings = ScalingSettings::default();
         settings.vertical.window_s = tuning.window_s;
+        // The warm-up stands for the history of the service.
+        settings.vertical.history_s = 0;
         settings.horizontal = Some(Horizontal {
             setpoint: tuning.setpoint,
             min_replicas: tuning.min_replicas,

@@ -1,0 +1,234 @@
+//! Reads of Prometheus for all services at once, in the background: usage, network, and one read per signal. A round waits for them
+//! only for a short time, and a read that is late is used by a later round.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::hints::network_metrics;
+use berth_config::Scaling;
+use berth_kube_io::scaling::ScaledService;
+use berth_prometheus::{PrometheusConfig, PrometheusSource, QueriedNamespaces, SignalKind, SignalValues};
+use berth_rightsizing::scaling::{Measured, MeasuredKind, Point, Windows};
+use berth_rightsizing::usage::UsageKind;
+use berth_telemetry::ScalerMetrics;
+
+/// Maximum duration of a read.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum age of an answer that decisions use, in seconds.
+pub(super) const FRESH_S: i64 = 60;
+
+/// What is read at once for all services. Of each, one read is in flight at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reading {
+    /// CPU and memory of containers.
+    Usage,
+    /// Network usage of pods.
+    Network,
+    Signal(SignalKind),
+}
+
+impl Reading {
+    /// Returns the value of the label of metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reading::Usage => "usage",
+            Reading::Network => "network",
+            Reading::Signal(kind) => kind.name(),
+        }
+    }
+}
+
+/// Signal values, if a signal was read; or the error.
+type ReadResult = Result<Option<SignalValues>, String>;
+
+/// A read in flight. Aborted when dropped.
+struct Flight {
+    asked_s: i64,
+    task: JoinHandle<ReadResult>,
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The newest finished read.
+struct Finished {
+    asked_s: i64,
+    result: ReadResult,
+}
+
+/// Reads in flight and their newest results.
+pub(super) struct Readings {
+    source: PrometheusSource,
+    metrics: Arc<ScalerMetrics>,
+    /// Usage and network of containers, filled by reads.
+    pub windows: Arc<Mutex<Windows>>,
+    flights: BTreeMap<Reading, Flight>,
+    finished: BTreeMap<Reading, Finished>,
+}
+
+/// Returns the configuration of reads: Prometheus itself gives up after the timeout, too.
+pub(super) fn config_of_reads(config: &PrometheusConfig, scaling: &Scaling) -> [PrometheusConfig; 2] {
+    let within = |timeout: Duration| PrometheusConfig {
+        query_timeout: config.query_timeout.min(berth_model::ConfigDuration::new(timeout)),
+        ..config.clone()
+    };
+    [within(READ_TIMEOUT), within(scaling.interval.get())]
+}
+
+impl Readings {
+    pub fn new(source: PrometheusSource, interval: Duration, metrics: Arc<ScalerMetrics>) -> Readings {
+        let windows = Arc::new(Mutex::new(Windows::new(interval)));
+        Readings { source, metrics, windows, flights: BTreeMap::new(), finished: BTreeMap::new() }
+    }
+
+    pub fn config(&self) -> &PrometheusConfig {
+        self.source.config()
+    }
+
+    /// Starts these reads, each for its namespaces, unless the last one of its kind is still in flight. Forgets results of others.
+    pub fn start(&mut self, wanted: BTreeMap<Reading, Vec<String>>, now: Timestamp) {
+        self.flights.retain(|reading, _| wanted.contains_key(reading));
+        self.finished.retain(|reading, _| wanted.contains_key(reading));
+        for (reading, namespaces) in wanted {
+            self.flights.entry(reading).or_insert_with(|| {
+                let (source, windows) = (self.source.clone(), self.windows.clone());
+                let metrics = self.metrics.clone();
+                let task = tokio::spawn(async move {
+                    let began = Instant::now();
+                    let read = read(reading, &source, &windows, &namespaces, now);
+                    let result = timeout(READ_TIMEOUT, read).await.unwrap_or_else(|_| {
+                        Err(format!("Prometheus did not answer within {READ_TIMEOUT:?}"))
+                    });
+                    metrics.read(reading.name(), result.is_ok(), began.elapsed());
+                    result
+                });
+                Flight { asked_s: now.as_second(), task }
+            });
+        }
+    }
+
+    /// Waits for the reads in flight, until this time.
+    pub async fn wait(&mut self, until: Instant) {
+        let readings: Vec<Reading> = self.flights.keys().copied().collect();
+        for reading in readings {
+            let Some(flight) = self.flights.get_mut(&reading) else { continue };
+            let Ok(ended) = timeout_at(until, &mut flight.task).await else {
+                self.metrics.late(reading.name());
+                continue;
+            };
+            let asked_s = flight.asked_s;
+            let result = ended.unwrap_or_else(|error| Err(format!("the read ended: {error}")));
+            self.flights.remove(&reading);
+            self.finished.insert(reading, Finished { asked_s, result });
+        }
+    }
+
+    /// Returns why there is no current usage.
+    pub fn usage_error(&self, now_s: i64) -> Option<String> {
+        self.newest(Reading::Usage, now_s).err()
+    }
+
+    /// Returns a signal of a service, from the newest read.
+    ///
+    /// # Errors
+    /// The read failed, or no read has ended recently.
+    pub fn signal<'a>(
+        &self,
+        kind: SignalKind,
+        service: &ScaledService,
+        pods: impl Iterator<Item = &'a str>,
+        now_s: i64,
+    ) -> Result<Option<Measured>, String> {
+        let values = self.newest(Reading::Signal(kind), now_s)?;
+        let sample = values.and_then(|values| values.of(&service.namespace, &service.target.name, pods));
+        Ok(sample.map(|sample| Measured { time_s: sample.at as i64, value: sample.value }))
+    }
+
+    fn newest(&self, reading: Reading, now_s: i64) -> Result<Option<&SignalValues>, String> {
+        if let Some(finished) = self.finished.get(&reading)
+            && now_s.saturating_sub(finished.asked_s) <= FRESH_S
+        {
+            return finished.result.as_ref().map(Option::as_ref).map_err(Clone::clone);
+        }
+        let name = reading.name();
+        Err(match self.flights.get(&reading) {
+            Some(flight) => {
+                let for_s = now_s.saturating_sub(flight.asked_s);
+                format!("the query for {name} is slow: Prometheus has not answered for {for_s} s")
+            }
+            None => format!("{name} was not read recently"),
+        })
+    }
+}
+
+async fn read(
+    reading: Reading,
+    source: &PrometheusSource,
+    windows: &Mutex<Windows>,
+    namespaces: &[String],
+    now: Timestamp,
+) -> ReadResult {
+    let namespaces = QueriedNamespaces::These(namespaces);
+    let read = async {
+        match reading {
+            Reading::Usage => read_usage(source, windows, namespaces, now).await.map(|()| None),
+            Reading::Network => read_network(source, windows, namespaces, now).await.map(|()| None),
+            Reading::Signal(kind) => {
+                source.signal(kind, namespaces, now).await.map(|(values, _)| Some(values))
+            }
+        }
+    };
+    read.await.map_err(|error| error.to_string())
+}
+
+/// Adds the newest samples of all containers of these namespaces to the windows.
+async fn read_usage(
+    source: &PrometheusSource,
+    windows: &Mutex<Windows>,
+    namespaces: QueriedNamespaces<'_>,
+    now: Timestamp,
+) -> Result<(), berth_prometheus::SourceError> {
+    let read = source.latest(namespaces, now, |kind, series| {
+        let (kind, unit) = match kind {
+            UsageKind::Cpu => (MeasuredKind::Cpu, 1_000.0),
+            UsageKind::Memory => (MeasuredKind::Memory, 1.0),
+        };
+        let mut windows = windows.lock();
+        for sample in series.samples {
+            let point = Point { time_s: sample.at as i64, value: sample.value * unit };
+            windows.add((series.namespace, series.pod, series.container), kind, point);
+        }
+    });
+    read.await.map(drop)
+}
+
+/// Adds the network usage of pods to the windows.
+async fn read_network(
+    source: &PrometheusSource,
+    windows: &Mutex<Windows>,
+    namespaces: QueriedNamespaces<'_>,
+    now: Timestamp,
+) -> Result<(), berth_prometheus::SourceError> {
+    for metric in network_metrics() {
+        let read = source.latest_of(&metric, namespaces, now, |series| {
+            let mut windows = windows.lock();
+            for sample in series.samples {
+                windows.add_to((series.namespace, series.pod), sample.at as i64, sample.value);
+            }
+        });
+        read.await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+use std::time::Instant as Clock;
+
+use berth_test_support::prometheus::{Fake, RecordedRequest, install_provider, vector};
+use tokio::sync::watch;
+
+use super::*;
+
+const NOW_S: i64 = 1_700_000_000;
+const THROTTLING: Reading = Reading::Signal(SignalKind::CpuThrottling);
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(NOW_S + seconds).unwrap()
+}
+
+fn readings(fake: &Fake) -> Readings {
+    install_provider();
+    let config = PrometheusConfig {
+        url: fake.url.clone(),
+        labels: Some(Default::default()),
+        ..PrometheusConfig::default()
+    };
+    let source = PrometheusSource::new(config).unwrap();
+    Readings::new(source, Duration::from_secs(15), Arc::default())
+}
+
+fn wanted() -> BTreeMap<Reading, Vec<String>> {
+    [Reading::Usage, THROTTLING].map(|reading| (reading, vec!["shop".to_owned()])).into()
+}
+
+/// Half of the periods of the pod are throttled.
+fn answer(asked: &RecordedRequest) -> String {
+    if !asked.query().contains("throttled") {
+        return vector("");
+    }
+    let half = |part: &str, value: u8| {
+        format!(
+            r#"{{"metric":{{"namespace":"shop","pod":"p","berth_part":"{part}"}},"value":[{NOW_S},"{value}"]}}"#
+        )
+    };
+    vector(&[half("numerator", 1), half("denominator", 2)].join(","))
+}
+
+/// Answers once the switch is on.
+async fn start(switch: &watch::Sender<bool>) -> Fake {
+    let switch = switch.subscribe();
+    Fake::start_async(move |_, asked| {
+        let mut switch = switch.clone();
+        async move {
+            let _ = switch.wait_for(|on| *on).await;
+            http::Response::new(answer(&asked).into())
+        }
+    })
+    .await
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_millis(50)
+}
+
+fn signal(readings: &Readings, now_s: i64) -> Result<Option<f64>, String> {
+    let service = serde_json::json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "ServiceScaler",
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {"target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}},
+    });
+    let service = ScaledService::read(&service.to_string()).expect("a ServiceScaler");
+    let measured = readings.signal(SignalKind::CpuThrottling, &service, ["p"].into_iter(), NOW_S + now_s);
+    measured.map(|measured| measured.map(|it| it.value))
+}
+
+#[tokio::test]
+async fn a_round_does_not_wait_for_a_prometheus_that_hangs_and_sends_it_no_more_queries() {
+    let switch = watch::Sender::new(false);
+    let fake = start(&switch).await;
+    let mut readings = readings(&fake);
+    let began = Clock::now();
+    for round in 0..4 {
+        readings.start(wanted(), at(15 * round));
+        readings.wait(soon()).await;
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    // CPU and memory at once, and one signal.
+    while fake.asked().len() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(fake.asked().len(), 3);
+    let slow = "the query for usage is slow: Prometheus has not answered for 45 s";
+    assert_eq!(readings.usage_error(NOW_S + 45).as_deref(), Some(slow));
+    let slow = slow.replace("usage", "CpuThrottling");
+    assert_eq!(signal(&readings, 45), Err(slow));
+}
+
+#[tokio::test]
+async fn a_late_answer_is_used_by_the_next_round_until_it_is_old() {
+    let switch = watch::Sender::new(false);
+    let fake = start(&switch).await;
+    let mut readings = readings(&fake);
+    readings.start(wanted(), at(0));
+    readings.wait(soon()).await;
+    assert!(signal(&readings, 0).is_err());
+    switch.send_replace(true);
+    readings.start(wanted(), at(15));
+    readings.wait(Instant::now() + Duration::from_secs(60)).await;
+    assert_eq!(fake.asked().len(), 3, "the late reads were not repeated");
+    assert_eq!((signal(&readings, 15), readings.usage_error(NOW_S + 15)), (Ok(Some(0.5)), None));
+    assert_eq!(signal(&readings, FRESH_S), Ok(Some(0.5)));
+    let old = signal(&readings, FRESH_S + 1).unwrap_err();
+    assert_eq!(old, "CpuThrottling was not read recently");
+}
+
+#[tokio::test]
+async fn what_no_service_needs_any_more_is_not_read() {
+    let switch = watch::Sender::new(true);
+    let fake = start(&switch).await;
+    let mut readings = readings(&fake);
+    readings.start(wanted(), at(0));
+    readings.wait(Instant::now() + Duration::from_secs(60)).await;
+    readings.start([(Reading::Usage, vec!["shop".to_owned()])].into(), at(15));
+    readings.wait(Instant::now() + Duration::from_secs(60)).await;
+    assert!(signal(&readings, 15).is_err());
+    let throttled = fake.asked().iter().filter(|asked| asked.query().contains("throttled")).count();
+    assert_eq!((throttled, fake.asked().len()), (1, 5));
+}
