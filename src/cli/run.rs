@@ -549,6 +549,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         scheduler_names: config.scheduler_names.iter().map(|name| Arc::from(name.as_str())).collect(),
         agents: config.agent_count(cores()),
         max_waiting_binds: config.max_waiting_binds as usize,
+        max_waiting_classes: config.max_waiting_classes as usize,
         max_tries: config.max_placement_tries,
         backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
         refresh: REFRESH,

@@ -52,6 +52,8 @@ impl World {
             default_spread: settings.default_spread.clone(),
             placement: settings.placement.clone(),
             advice: true,
+            // Each pod is judged by itself.
+            max_waiting_classes: usize::MAX,
             ..SchedulerConfig::default()
         };
         let mut scheduler = Scheduler::new(config, Estimator::default());
@@ -89,6 +91,13 @@ impl World {
             Which::Named { namespace, name } => *pod.namespace == **namespace && *pod.name == **name,
         };
         self.pods.iter().filter(asked).cloned().collect()
+    }
+
+    /// Returns the violated invariants of the scheduler and its ledger; empty if there are none.
+    pub fn check(&self) -> Vec<String> {
+        let violations = self.scheduler.check().into_iter().map(|violation| violation.to_string());
+        let discrepancies = self.scheduler.ledger().consistency_check();
+        violations.chain(discrepancies.into_iter().map(|discrepancy| format!("{discrepancy:?}"))).collect()
     }
 
     pub fn nodes(&self) -> usize {

@@ -305,6 +305,7 @@ impl Scrape {
                 (&[("queue", "gated")], queues.gated),
                 (&[("queue", "elsewhere")], queues.elsewhere),
                 (&[("queue", "quota")], queues.over_quota),
+                (&[("queue", "held_back")], queues.held_back),
             ],
         )?;
         gauges(
@@ -411,6 +412,11 @@ impl Scrape {
                 "berth_allocations_ignored",
                 "Allocations that can have no pods because too many older ones select pods by the same label",
                 now.ignored_allocations,
+            ),
+            (
+                "berth_namespaces_held_back",
+                "Namespaces with pods held back, because their waiting pods have too many classes",
+                now.namespaces_held_back,
             ),
             ("berth_leader", "1 while this process is the leader", usize::from(now.leading)),
         ] {
@@ -596,9 +602,9 @@ fn serving(
     }
     for (name, help, value) in [
         (
-            "berth_serving_refused_connections",
-            "Connections closed at once because of a limit of connections",
-            &serving.refused,
+            "berth_serving_closed_connections",
+            "Connections without an admitted request closed for newer ones",
+            &serving.closed_for_newer,
         ),
         ("berth_serving_handshake_failures", "Failed TLS handshakes", &serving.handshake_failures),
         ("berth_access_evictions", "Cached access verdicts evicted before they expired", &access.evicted),

@@ -147,6 +147,8 @@ impl<'a> World<'a> {
             dispatcher: setup.dispatcher,
             seed: setup.seed,
             placement: setup.placement.clone(),
+            // Traces have no namespaces.
+            max_waiting_classes: usize::MAX,
             ..SchedulerConfig::default()
         };
         let estimator = Estimator::default();

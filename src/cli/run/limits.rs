@@ -19,6 +19,7 @@ pub async fn watch(engine: Engine) {
                 refused_pods = now.refused_pods,
                 full_namespaces = ?now.full_namespaces,
                 ignored_allocations = now.ignored_allocations,
+                held_back_namespaces = ?now.held_back_namespaces,
                 "limits hold pods or allocations back; their conditions and statuses say which limit and what to do"
             );
         }
@@ -27,10 +28,12 @@ pub async fn watch(engine: Engine) {
 }
 
 fn is_news(before: &LimitsReached, now: &LimitsReached) -> bool {
-    let new_namespace = |namespace| !before.full_namespaces.contains(namespace);
+    let is_full = |namespace| !before.full_namespaces.contains(namespace);
+    let is_held_back = |namespace| !before.held_back_namespaces.contains(namespace);
     now.refused_pods > before.refused_pods
         || now.ignored_allocations > before.ignored_allocations
-        || now.full_namespaces.iter().any(new_namespace)
+        || now.full_namespaces.iter().any(is_full)
+        || now.held_back_namespaces.iter().any(is_held_back)
 }
 
 #[cfg(test)]
@@ -43,12 +46,14 @@ mod tests {
             refused_pods: 2,
             full_namespaces: vec!["x".into(), "y".into()],
             ignored_allocations: 7,
+            held_back_namespaces: vec!["z".into()],
         };
         assert!(is_news(&LimitsReached::default(), &some));
         assert!(!is_news(&some, &some));
         assert!(is_news(&LimitsReached { refused_pods: 1, ..some.clone() }, &some));
         assert!(is_news(&LimitsReached { ignored_allocations: 6, ..some.clone() }, &some));
         assert!(is_news(&LimitsReached { full_namespaces: vec!["x".into()], ..some.clone() }, &some));
+        assert!(is_news(&LimitsReached { held_back_namespaces: vec![], ..some.clone() }, &some));
         assert!(!is_news(
             &some,
             &LimitsReached { full_namespaces: vec![], ignored_allocations: 0, ..some.clone() }

@@ -45,6 +45,8 @@ impl Sim {
             reserve_after: Duration::ZERO,
             quotas: false,
             policies: false,
+            // Pods that are held back do not preempt.
+            max_waiting_classes: usize::MAX,
             ..drawn
         };
         let mut sim = Sim::of(seed, load, settings, (true, 1), false);

@@ -9,7 +9,7 @@ use berth_scheduler::invariants::{self, Violation};
 use berth_scheduler::placement::{BindOutcome, Binding};
 use berth_scheduler::scheduler::{Action, Scheduler};
 
-use super::gangs::gang_of;
+use super::gangs::{self, gang_of};
 use super::objects;
 use super::process::{Doing, Who};
 use super::sim::{Sim, Step};
@@ -131,7 +131,7 @@ impl Sim {
         }
         // Nothing is stuck: every waiting pod waits for a change.
         let mut expected = HashMap::new();
-        let mut over_quota = Vec::new();
+        let (mut over_quota, mut held_back) = (Vec::new(), Vec::new());
         let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
         for pod in pods
             .iter()
@@ -150,18 +150,35 @@ impl Sim {
                 continue;
             }
             let leader = &self.processes[self.leader.ok_or("no leader")?].scheduler;
-            if leader.find_waiting(&pod.namespace, &pod.name).is_some_and(|(_, state)| state == "over quota")
-            {
+            let state = leader.find_waiting(&pod.namespace, &pod.name).map(|(_, state)| state);
+            if state == Some("over quota") {
                 over_quota.push(pod);
                 continue;
             }
             let class = cold.class_of(pod);
             let (fits, why) = invariants::evaluate(&class, pod.preemption_policy, cold.inventory());
+            if state == Some("held back") {
+                *waiting.entry("held back").or_default() += 1;
+                self.tally.count("held back");
+                expected.insert(pod.uid.clone(), self.held_back_message(pod));
+                if fits {
+                    held_back.push(pod);
+                }
+                continue;
+            }
             if fits {
                 return Err(format!("{} fits and is not bound", pod.uid));
             }
             *waiting.entry("parked").or_default() += 1;
             expected.insert(pod.uid.clone(), why);
+        }
+        // Only their quota keeps them, or those in its queue.
+        for pod in held_back {
+            let waits = over_quota.iter().any(|other| other.namespace == pod.namespace)
+                || &*pod.namespace == gangs::NAMESPACE;
+            if !waits && !self.lacks_quota(pod, &mut cold) {
+                return Err(format!("{} fits and is held back", pod.uid));
+            }
         }
         if !over_quota.is_empty() {
             waiting.insert("over quota", over_quota.len());
@@ -201,9 +218,18 @@ impl Sim {
         Ok(())
     }
 
-    /// Returns a scheduler that sees only the current state and keeps no room for aged pods, and its first messages to pods.
+    fn held_back_message(&self, pod: &Pod) -> String {
+        format!(
+            "namespace {} has waiting pods of {} different specs with priority {}, which is as many as berth schedules at once: \
+             this pod and others of its namespace are tried in turn; let more pods have the same requests, images and \
+             constraints, or delete pods that fit nowhere",
+            pod.namespace, self.settings.max_waiting_classes, pod.priority
+        )
+    }
+
+    /// Returns a scheduler that sees only the current state, keeps no room for aged pods and holds no pod back, and its first messages to pods.
     pub fn cold_start(&self, pods: &[Pod]) -> (Scheduler, HashMap<Arc<str>, Arc<str>>) {
-        let mut cold = self.settings.scheduler(Duration::ZERO);
+        let mut cold = self.settings.scheduler(Duration::ZERO, usize::MAX);
         cold.set_leading(true);
         let objects: Vec<_> = self.cluster.objects.values().cloned().collect();
         objects::list(&objects, &mut cold);

@@ -100,8 +100,12 @@ impl Sim {
                 return Err(format!("p{slot} keeps room on {node} for {uid}"));
             }
         }
-        // A cold start queues the pods of a quota in another order, and may admit others first.
+        // A cold start holds no pod back.
         let census = &self.processes[self.leader.ok_or("no leader")?].scheduler.census();
+        if census.contains_key("held back") {
+            return Ok(());
+        }
+        // A cold start queues the pods of a quota in another order, and may admit others first.
         let ordered = census.contains_key("over quota");
         let alone = |eviction: &Eviction| {
             let preemptor = &eviction.preemptor;

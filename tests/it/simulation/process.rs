@@ -161,6 +161,7 @@ pub struct Settings {
     pub dispatcher_seed: u64,
     pub max_tries: u32,
     pub max_waiting_binds: usize,
+    pub max_waiting_classes: usize,
     pub candidate_width: usize,
     pub cache_bytes: usize,
     pub packing: Packing,
@@ -205,16 +206,18 @@ impl Settings {
             quotas: dice.percent(40),
             hints: dice.percent(40),
             budgets: dice.percent(40),
+            max_waiting_classes: if dice.percent(30) { 1 + dice.below(3) as usize } else { usize::MAX },
             guard: None,
         }
     }
 
-    pub fn scheduler(&self, reserve_after: Duration) -> Scheduler {
+    pub fn scheduler(&self, reserve_after: Duration, max_waiting_classes: usize) -> Scheduler {
         let config = SchedulerConfig {
             agents: self.agents,
             dispatcher: self.dispatcher,
             seed: self.dispatcher_seed,
             max_waiting_binds: self.max_waiting_binds,
+            max_waiting_classes,
             max_tries: self.max_tries,
             preemption: self.preemption,
             reserve_after,
@@ -244,7 +247,7 @@ impl Settings {
         };
         Process {
             life,
-            scheduler: self.scheduler(self.reserve_after),
+            scheduler: self.scheduler(self.reserve_after, self.max_waiting_classes),
             workers: (0..self.agents).map(worker).collect(),
             binds: BTreeMap::new(),
             watches: Default::default(),

@@ -121,6 +121,12 @@ impl Sim {
         self.cluster.apply_object(quota);
     }
 
+    /// Returns whether the quota of a pod has no room for it.
+    pub fn lacks_quota(&self, pod: &Pod, cold: &mut Scheduler) -> bool {
+        let mut agent = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: 7 });
+        cold.verdict(&mut agent, pod).refused.is_some()
+    }
+
     /// At rest: returns the messages of the pods that wait for their quota. In each quota with such pods, one or more
     /// exceed it, or a gang does.
     pub fn judge_over_quota(&self, pods: &[&Pod], cold: &mut Scheduler) -> Result<Messages, String> {

@@ -88,7 +88,7 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 58] = [
+        const EXPECTED: [&str; 59] = [
             "evicted",
             "eviction refused",
             "evicted for a gang",
@@ -124,6 +124,7 @@ impl Tally {
             "quota",
             "over quota",
             "reported over quota",
+            "held back",
             "budget",
             "budget heeded",
             "budget violated",
@@ -615,7 +616,7 @@ impl Sim {
 
 fn brief(task: &Task) -> String {
     match task {
-        Task::Place { request, work } => format!("{} (work {work}, {:?})", request.uid, request.class.id),
+        Task::Place { request, work, .. } => format!("{} (work {work}, {:?})", request.uid, request.class.id),
         Task::Gang { gang, .. } => format!("gang of {}", gang.wanted.members.len()),
         Task::Check { class } => format!("check of {:?}", class.id),
         Task::Survey { class, .. } => format!("survey for {:?}", class.id),

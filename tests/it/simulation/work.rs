@@ -63,10 +63,21 @@ fn namespace(team: &str) -> ClusterObject {
 impl Crowd {
     /// Full nodes with a pod each, and waiting pods of as many classes that fit nowhere.
     fn new(nodes: usize, placed: usize, waiting: usize, classes: usize) -> Self {
+        Crowd::limited(nodes, placed, (waiting, classes), usize::MAX)
+    }
+
+    /// Returns the same; of the waiting classes, as many take part at once.
+    fn limited(
+        nodes: usize,
+        placed: usize,
+        (waiting, classes): (usize, usize),
+        max_waiting_classes: usize,
+    ) -> Self {
         let config = SchedulerConfig {
             preemption: true,
             reserve_after: 5 * S,
             objects: [ObjectKind::Namespace].into(),
+            max_waiting_classes,
             ..SchedulerConfig::default()
         };
         let mut scheduler = Scheduler::new(config, Estimator::default());
@@ -225,5 +236,14 @@ fn no_operation_visits_more_than_its_bound_however_many_classes_are_parked() {
     }
     assert!(crowd.scheduler.parked_classes() > MANY);
     crowd.live();
+    crowd.judge();
+}
+
+#[test]
+fn no_operation_visits_more_than_its_bound_however_many_pods_are_held_back() {
+    let mut crowd = Crowd::limited(FEW + 1, FEW, (2 * MANY, 2 * MANY), FEW);
+    crowd.live();
+    assert!(crowd.scheduler.parked_classes() <= FEW);
+    assert!(crowd.scheduler.held_back() > MANY);
     crowd.judge();
 }

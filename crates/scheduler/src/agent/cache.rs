@@ -2,7 +2,8 @@
 //!
 //! While a list is cached, its rule objects are pinned. Over the memory limit the least recently used entries are
 //! evicted: first lists over the budget of their policy, then rule objects that no list pins, then lists. Entries
-//! unused for longer than the age limit are evicted too (Kamino, section 5).
+//! unused for longer than the age limit are evicted too (Kamino, section 5). Lists that are built
+//! in the turn of a pod that was held back (`scheduler/crowds.rs`) evict no others: each takes the place of the one before.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub enum CacheChange {
     ListAdded(ClassId),
     /// Evicted because a limit was exceeded.
     ListEvicted(ClassId),
-    /// Evicted because it was unused for too long.
+    /// Dropped because it was unused for too long, or was built for a turn.
     ListExpired(ClassId),
     ObjectAdded(CachedRule, TraitId),
     ObjectEvicted(CachedRule, TraitId),
@@ -89,6 +90,8 @@ pub(super) struct Cache {
     uses: u64,
     bytes: usize,
     evictions: u64,
+    /// The list built for a turn, unless it has been used otherwise: the next one takes its place.
+    of_turn: Option<ClassId>,
     changes: Vec<CacheChange>,
 }
 
@@ -103,6 +106,7 @@ impl Cache {
             uses: 0,
             bytes: 0,
             evictions: 0,
+            of_turn: None,
             changes: Vec::new(),
         }
     }
@@ -213,6 +217,18 @@ impl Cache {
         self.lists.get(&class).map(|entry| &entry.list)
     }
 
+    /// Prepares for the use of the list of `class`, in a turn or otherwise.
+    pub fn expect(&mut self, class: ClassId, in_turn: bool, domains: &mut Domains) {
+        if !in_turn {
+            self.of_turn.take_if(|of_turn| *of_turn == class);
+        } else if !self.lists.contains_key(&class)
+            && let Some(former) = self.of_turn.replace(class)
+        {
+            self.drop_list(former, domains);
+            self.changes.push(CacheChange::ListExpired(former));
+        }
+    }
+
     /// Evicts entries unused since `now - age`.
     pub fn expire(&mut self, now: Duration, domains: &mut Domains) {
         let age = self.limits.age;
@@ -282,6 +298,7 @@ impl Cache {
             return;
         };
         self.lists_by_use.remove(&entry.used.order);
+        self.of_turn.take_if(|of_turn| *of_turn == class);
         self.bytes -= entry.list.bytes();
         if let Some(scoped) = entry.list.take_scoped() {
             scoped.release(&entry.list.class, domains);
@@ -448,6 +465,25 @@ mod tests {
         let cached = [&free, &a, &b, &c].map(|class| cache.peek(class.id).is_some());
         assert_eq!(cached, [true, true, false, true]);
         assert!(cache.take_changes().contains(&CacheChange::ListEvicted(b.id)));
+    }
+
+    #[test]
+    fn lists_of_turns_replace_each_other_unless_they_are_used_otherwise() {
+        let (mut classifier, view) = (Classifier::default(), view(10));
+        let mut cache = Cache::new(CacheLimits::unlimited());
+        let [kept, a, b, c] = ["kept", "1", "2", "3"].map(|b| class(&mut classifier, "a", b));
+        parts(&mut cache, &kept, &view, 0);
+        for in_turn in [&kept, &a, &a, &b] {
+            cache.expect(in_turn.id, true, &mut Domains::default());
+            parts(&mut cache, in_turn, &view, 0);
+        }
+        let cached = |cache: &Cache| [&kept, &a, &b, &c].map(|class| cache.peek(class.id).is_some());
+        assert_eq!(cached(&cache), [true, false, true, false]);
+        assert!(cache.take_changes().contains(&CacheChange::ListExpired(a.id)));
+        cache.expect(b.id, false, &mut Domains::default());
+        cache.expect(c.id, true, &mut Domains::default());
+        parts(&mut cache, &c, &view, 0);
+        assert_eq!(cached(&cache), [true, false, true, true]);
     }
 
     #[test]

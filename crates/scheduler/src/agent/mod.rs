@@ -110,6 +110,23 @@ impl Agent {
     /// Returns the best node for `class` in the view, from the class's ranked list, which is repaired if cached and
     /// built if not.
     pub fn choose(&mut self, class: &Arc<Class>, now: Duration, lap: impl FnMut(Part)) -> AgentChoice {
+        self.cache.expect(class.id, false, &mut self.domains);
+        self.choose_best(class, now, lap)
+    }
+
+    /// Does the same in the turn of a pod that was held back: the list, if it is built for it, evicts no others but that of the turn
+    /// before.
+    pub fn choose_in_turn(
+        &mut self,
+        class: &Arc<Class>,
+        now: Duration,
+        lap: impl FnMut(Part),
+    ) -> AgentChoice {
+        self.cache.expect(class.id, true, &mut self.domains);
+        self.choose_best(class, now, lap)
+    }
+
+    fn choose_best(&mut self, class: &Arc<Class>, now: Duration, lap: impl FnMut(Part)) -> AgentChoice {
         let seen = self.view.seen();
         let list = self.cache.list(class, self.salt, &self.view, &mut self.domains, now, lap);
         let width = class.placement.candidate_width;

@@ -28,6 +28,8 @@ pub struct Statistics {
     pub namespace_selectors: NamespaceSelectors,
     /// Allocations that can have no pods, because too many older ones select pods alike.
     pub ignored_allocations: usize,
+    /// Namespaces with pods held back, because their pods have too many classes.
+    pub namespaces_held_back: usize,
     pub leading: bool,
 }
 
@@ -39,6 +41,8 @@ pub struct LimitsReached {
     /// Namespaces whose pods have too many different selectors, or some of them.
     pub full_namespaces: Vec<Arc<str>>,
     pub ignored_allocations: usize,
+    /// Namespaces with pods held back, because their pods have too many classes.
+    pub held_back_namespaces: Vec<Arc<str>>,
 }
 
 impl Engine {
@@ -59,6 +63,7 @@ impl Engine {
                 selectors: scheduler.ledger().selectors().len(),
                 namespace_selectors: scheduler.ledger().selectors().most_of_a_namespace(),
                 ignored_allocations: scheduler.ignored_allocations(),
+                namespaces_held_back: scheduler.namespaces_held_back().count(),
                 leading: scheduler.leading(),
             }
         })
@@ -70,6 +75,7 @@ impl Engine {
             refused_pods: scheduler.stats().over_limit,
             full_namespaces: scheduler.ledger().selectors().full().take(most).cloned().collect(),
             ignored_allocations: scheduler.ignored_allocations(),
+            held_back_namespaces: scheduler.namespaces_held_back().take(most).cloned().collect(),
         })
     }
 

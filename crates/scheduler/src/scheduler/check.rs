@@ -35,7 +35,8 @@ impl Scheduler {
     /// Returns the violated invariants of the queues as a whole. O(waiting pods), with little work for each.
     pub fn check_queues(&self) -> Vec<Violation> {
         let counts = [self.check_counts(), self.check_groups(), self.check_gangs(), self.check_lines()];
-        let all = counts.into_iter().chain([self.check_bounds(), self.check_nominations()]);
+        let more = [self.check_bounds(), self.check_nominations(), self.check_crowds()];
+        let all = counts.into_iter().chain(more);
         let mut found: Vec<_> = all.filter_map(Result::err).collect();
         found.extend(self.overcommitted.clone());
         sorted(found)
@@ -53,6 +54,7 @@ impl Scheduler {
                 pod.gang.as_ref().is_some_and(|gang| self.gangs.has_waiting(&gang.name, pod.place(), uid))
             }
             State::OverQuota => self.quotas.lines().contains(uid),
+            State::HeldBack => self.is_held_back(uid, pod),
             State::Yielding(to, _) => self.yielding.contains(to, uid),
             State::Claiming => self.claims.waits(uid),
             State::BackingOff(until) => self.backoff.contains(*until, uid),
@@ -61,6 +63,14 @@ impl Scheduler {
             }
         };
         ensure(1, at, || format!("pod {uid} is {}, but not in that queue", pod.state.name()))?;
+        let counts = pod.gang.is_none()
+            && !matches!(
+                pod.state,
+                State::Gated | State::Refused(_) | State::Held | State::Elsewhere | State::HeldBack
+            );
+        ensure(11, counts == pod.in_crowd, || {
+            format!("pod {uid} is {}, and counting it in its crowd is {}", pod.state.name(), pod.in_crowd)
+        })?;
         let charged = self.cluster.ledger.charge_of(uid).is_some();
         let has_node = matches!(pod.state, State::Claiming | State::Binding | State::Held);
         ensure(1, charged == has_node, || {

@@ -421,6 +421,7 @@ impl Scheduler {
                 known.arrived = now;
             }
             self.withdraw(&pod.uid);
+            self.leave_crowd(&pod.uid);
         }
         let uid = pod.uid.clone();
         match self.cluster.waiting.get_mut(&uid) {

@@ -22,6 +22,9 @@ pub struct SchedulerConfig {
     /// Maximum number of binds in flight; agents pause above it, so that a high-priority pod never waits behind more
     /// than these.
     pub max_waiting_binds: usize,
+    /// Maximum number of classes that the waiting pods of one namespace and priority may have before further ones take
+    /// turns.
+    pub max_waiting_classes: usize,
     /// Maximum number of placements tried in a row for one pod before it backs off.
     pub max_tries: u32,
     pub backoff: BackoffLimits,
@@ -55,6 +58,7 @@ impl Default for SchedulerConfig {
             dispatcher: DispatcherKind::default(),
             seed: 0,
             max_waiting_binds: 64,
+            max_waiting_classes: 256,
             max_tries: 10,
             backoff: BackoffLimits { initial: Duration::from_secs(1), max: Duration::from_secs(10) },
             refresh: Duration::from_secs(60),

@@ -332,6 +332,7 @@ impl Scheduler {
     /// Lets a pod of this scheduler wait for the outcome of another replica's bind.
     pub(super) fn wait_held(&mut self, uid: &Arc<str>) {
         self.withdraw(uid);
+        self.leave_crowd(uid);
         if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
             waiting.state = State::Held;
         }

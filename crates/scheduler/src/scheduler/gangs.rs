@@ -12,6 +12,7 @@ mod settle;
 mod victims;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ use berth_model::{Identity, Peer};
 const PACE: Duration = Duration::from_secs(1);
 /// With n parked gangs the interval is at least n times this, so that together they use a small part of an agent's time.
 const PACE_EACH: Duration = Duration::from_millis(10);
+/// Maximum number of waiting gangs whose time is checked at once; the rest follow in the next calls.
+const CHECKED_MAX: usize = 512;
 
 /// All gangs with an object or a waiting member.
 #[derive(Debug, Default)]
@@ -56,6 +59,8 @@ pub(super) struct Gangs {
     /// Namespaces whose pods with a node may be members that are not recorded yet, or not any more.
     recounts: ChargeWalks,
     next_check: Duration,
+    /// The last waiting gang whose time was checked, if there are more.
+    checked: Option<AllocationName>,
     /// Classes of members of gangs being or last placed that may wait for another pod.
     listeners: BTreeMap<AllocationName, Vec<Arc<Class>>>,
     /// Largest number of members placed by one commit.
@@ -193,6 +198,15 @@ impl Gangs {
                 self.due.insert(name.clone());
             }
         }
+    }
+
+    /// Returns the next gangs with members without a node whose time is to be checked, in rotation.
+    fn next_to_check(&mut self) -> Vec<AllocationName> {
+        let after = self.checked.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.with_waiting.range((after, Bound::Unbounded));
+        let names: Vec<_> = rest.take(CHECKED_MAX).cloned().collect();
+        self.checked = names.last().filter(|_| names.len() == CHECKED_MAX).cloned();
+        names
     }
 
     /// Returns the gangs with members without a node.
@@ -520,8 +534,10 @@ impl Scheduler {
         let loosened = self.inventory().loosened();
         let parked = self.gangs.with_waiting.len();
         let pace = PACE.max(PACE_EACH * u32::try_from(parked).unwrap_or(u32::MAX));
-        let ripe = |(name, gang): (&AllocationName, &Gang)| {
-            let timeout = self.gangs.allocations.get(name).and_then(|allocation| allocation.timeout);
+        let names = self.gangs.next_to_check();
+        let ripe = |name: AllocationName| {
+            let gang = self.gangs.all.get(&name)?;
+            let timeout = self.gangs.allocations.get(&name).and_then(|allocation| allocation.timeout);
             let late = timeout.zip(gang.complete_since).is_some_and(|(limit, since)| now >= since + limit);
             let again = match gang.state {
                 GangState::Parked(checked) => {
@@ -531,9 +547,9 @@ impl Scheduler {
                 GangState::OverQuota => late,
                 _ => false,
             };
-            again.then(|| (name.clone(), late))
+            again.then_some((name, late))
         };
-        for (name, late) in self.gangs.waiting().filter_map(ripe).collect::<Vec<_>>() {
+        for (name, late) in names.into_iter().filter_map(ripe).collect::<Vec<_>>() {
             if late { self.time_out(&name, now) } else { self.enqueue_gang(&name, now) }
         }
         self.report_gangs(now);

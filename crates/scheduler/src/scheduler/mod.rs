@@ -14,6 +14,7 @@ mod claims;
 mod cluster;
 mod cluster_events;
 mod config;
+mod crowds;
 mod foreign_binds;
 mod gangs;
 mod growth;
@@ -64,6 +65,7 @@ use berth_model::PodReport;
 use charge_walks::ChargeWalks;
 use claims::Claims;
 use cluster::Cluster;
+use crowds::Crowds;
 use foreign_binds::ForeignBinds;
 use gangs::Gangs;
 use precedence::Yielding;
@@ -99,6 +101,7 @@ pub struct Scheduler {
     parked: Parked,
     backoff: Backoff,
     yielding: Yielding,
+    crowds: Crowds,
     actions: Vec<Action>,
     stats: Stats,
     next_seq: u64,
@@ -141,6 +144,7 @@ impl Scheduler {
             parked: Parked::new(agents),
             backoff: Backoff::default(),
             yielding: Yielding::default(),
+            crowds: Crowds::default(),
             actions: Vec::new(),
             stats: Stats::default(),
             next_seq: 0,
@@ -275,6 +279,7 @@ impl Scheduler {
             incomplete,
             elsewhere,
             over_quota: self.quotas.lines().len(),
+            held_back: self.crowds.held(),
         }
     }
 
@@ -301,6 +306,8 @@ impl Scheduler {
         self.end_yielding(now);
         self.maintain_gangs(now);
         self.maintain_quotas(now);
+        self.admit_held_back(now);
+        self.report_held_back(now);
         if !self.cluster.leading {
             return;
         }
@@ -393,20 +400,22 @@ impl Scheduler {
         }
     }
 
-    /// Queues a pod that may be scheduled: in its gang, its quota, at an agent, or in its parked class.
+    /// Queues a pod that may be scheduled: in its gang, its crowd, its quota, at an agent, or in its parked class.
     fn admit(&mut self, uid: &Arc<str>, now: Duration) {
         let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
         waiting.start_over();
         let class = waiting.class.clone();
-        if self.join_gang(uid, now) || self.cluster.owns(&class) && self.queue_for_quota(uid) {
+        if self.join_gang(uid, now)
+            || self.cluster.owns(&class) && (self.hold_back(uid, now) || self.queue_for_quota(uid, now))
+        {
             return;
         }
         self.enter(uid, now);
     }
 
-    /// Does the same for a pod without a gang that its quota admits.
+    /// Does the same for a pod without a gang that its crowd and its quota admit.
     fn enter(&mut self, uid: &Arc<str>, now: Duration) {
         let Some(waiting) = self.cluster.waiting.get(uid) else {
             return;
@@ -414,6 +423,7 @@ impl Scheduler {
         let (class, place) = (waiting.class.clone(), waiting.place());
         self.adopt_nomination(uid);
         if !self.cluster.owns(&class) {
+            self.leave_crowd(uid);
             if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
                 waiting.state = State::Elsewhere;
             }
@@ -490,8 +500,10 @@ impl Scheduler {
             let why = why.to_string().into();
             return self.report(uid, "SchedulerError", why, event);
         }
-        if waiting.state == State::OverQuota {
-            return self.report_quota(uid, event);
+        match waiting.state {
+            State::OverQuota => return self.report_quota(uid, event),
+            State::HeldBack => return self.report_crowd(uid, event),
+            _ => {}
         }
         let Some(group) = self.parked.get_mut(waiting.class.id) else {
             return;
@@ -547,6 +559,7 @@ impl Scheduler {
             }
             State::Grouped => self.leave_gang(uid),
             State::OverQuota => self.leave_line(uid),
+            State::HeldBack => self.leave_held_back(uid),
             State::Gated | State::Refused(_) | State::Binding | State::Elsewhere | State::Held => {}
         }
         self.offer_quota_again(quota.as_ref());
@@ -569,6 +582,7 @@ impl Scheduler {
     /// Removes a pod that is in no queue from `waiting`.
     fn remove(&mut self, uid: &Arc<str>) -> Option<Waiting> {
         self.end_nomination(uid, false);
+        self.leave_crowd(uid);
         let waiting = self.cluster.waiting.remove(uid)?;
         self.claims.remove_user(uid, &waiting.holding);
         self.cluster.ledger.stop_expecting(waiting.namespace(), &waiting.expected);
@@ -602,6 +616,8 @@ pub struct QueueLengths {
     pub incomplete: usize,
     /// Pods and gangs that wait for their quota.
     pub over_quota: usize,
+    /// Pods whose namespace has too many classes waiting.
+    pub held_back: usize,
     /// Pods that another replica schedules.
     pub elsewhere: usize,
 }

@@ -246,6 +246,7 @@ impl Scheduler {
             }
         }
         self.preemption.retry_preemption();
+        self.crowds.quotas_changed();
         self.quotas.changed(name);
         self.wake_all();
     }
@@ -254,7 +255,7 @@ impl Scheduler {
 
     /// Queues a pod at its quota if that lacks resources, or if other pods are queued before it. Returns whether it
     /// waits.
-    pub(super) fn queue_for_quota(&mut self, uid: &Arc<str>) -> bool {
+    pub(super) fn queue_for_quota(&mut self, uid: &Arc<str>, now: Duration) -> bool {
         let Some(waiting) = self.cluster.waiting.get(uid) else {
             return false;
         };
@@ -265,7 +266,7 @@ impl Scheduler {
         if !behind && self.cluster.lacks_quota(uid).is_none() {
             return false;
         }
-        self.wait_for_quota(uid);
+        self.wait_for_quota(uid, now);
         true
     }
 
@@ -279,7 +280,10 @@ impl Scheduler {
     }
 
     /// Moves the pod from any queue to that of its quota.
-    pub(super) fn wait_for_quota(&mut self, uid: &Arc<str>) {
+    pub(super) fn wait_for_quota(&mut self, uid: &Arc<str>, now: Duration) {
+        if self.hold_back_again(uid, self.inventory().revision(), now) {
+            return;
+        }
         self.withdraw(uid);
         let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
@@ -322,6 +326,7 @@ impl Scheduler {
     /// Lets pods that waited until all quotas were recounted go on.
     pub(super) fn quotas_recounted(&mut self) {
         self.quotas.all_changed();
+        self.crowds.quotas_changed();
         self.preemption.hunt_for_all();
         self.actions.push(Action::WakeAgent(0));
     }

@@ -62,7 +62,12 @@ impl Scheduler {
         let nomination = self.cluster.config.preemption
             && matches!(
                 pod.state,
-                State::Parked | State::Grouped | State::OverQuota | State::Refused(_) | State::BackingOff(_)
+                State::Parked
+                    | State::Grouped
+                    | State::OverQuota
+                    | State::HeldBack
+                    | State::Refused(_)
+                    | State::BackingOff(_)
             )
             && node != pod.source.nominated_node.as_ref();
         let (node, before) = (node.cloned(), pod.missing);

@@ -2,6 +2,7 @@ mod aging;
 mod between_pods;
 mod claims;
 mod contention;
+mod crowds;
 mod dispatch;
 mod foreign_binds;
 mod gang_preemption;

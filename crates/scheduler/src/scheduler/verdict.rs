@@ -66,7 +66,8 @@ impl Scheduler {
         let refusal = PodRefusal::of(pod).or_else(|| {
             self.cluster.waiting.get(&pod.uid).and_then(|waiting| waiting.state.refusal().cloned())
         });
-        let refused = refusal.map(|why| why.to_string().into()).or_else(|| self.quota_refusal(pod));
+        let refused = refusal.map(|why| why.to_string().into());
+        let refused = refused.or_else(|| self.quota_refusal(pod)).or_else(|| self.held_back_reason(&pod.uid));
         Inquiry { class, policy: self.policy_of(pod), refused, preemption: pod.preemption_policy }
     }
 

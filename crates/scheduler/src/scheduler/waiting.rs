@@ -52,6 +52,8 @@ pub(super) struct Waiting {
     pub(super) news: Option<Box<Pod>>,
     /// It has been admitted by its quota.
     pub(super) admitted: bool,
+    /// It counts in its crowd: it waits by itself, and is not held back.
+    pub(super) in_crowd: bool,
     /// The allocation it is a member of.
     pub(super) gang: Option<Membership>,
     pub(super) state: State,
@@ -78,6 +80,8 @@ pub(super) enum State {
     Grouped,
     /// It waits in the queue of its quota.
     OverQuota,
+    /// It waits for its turn, because its namespace has too many classes waiting.
+    HeldBack,
     Parked,
     /// Woken from its parked class and queued at an agent.
     Woken(Ticket),
@@ -167,11 +171,17 @@ impl Waiting {
             missing: Missing::default(),
             news: None,
             admitted: false,
+            in_crowd: false,
             gang: None,
             expected: Arc::default(),
             state: State::Gated,
             source: Box::new(pod),
         }
+    }
+
+    /// Returns the crowd that it belongs to: its namespace and priority.
+    pub(super) fn crowd(&self) -> (Arc<str>, i32) {
+        (self.pod.namespace.clone(), self.priority)
     }
 
     /// Forgets what happened to it since it was last queued.
@@ -192,7 +202,7 @@ impl State {
 
     /// Returns whether the pod waits for a reason that its condition tells.
     pub(super) fn has_reason(&self) -> bool {
-        matches!(self, State::Refused(_) | State::Parked | State::OverQuota)
+        matches!(self, State::Refused(_) | State::Parked | State::OverQuota | State::HeldBack)
     }
 
     /// Returns whether an agent tries to place the pod, or will as soon as possible.
@@ -221,6 +231,7 @@ impl State {
             State::Held => "held",
             State::Grouped => "grouped",
             State::OverQuota => "over quota",
+            State::HeldBack => "held back",
             State::Yielding(..) => "yielding",
         }
     }

@@ -19,8 +19,9 @@ use berth_model::{ClaimName, Pod};
 /// A task for an agent.
 #[derive(Debug)]
 pub enum Task {
-    /// Choose a node for this pod. The number detects answers that are no longer wanted.
-    Place { request: Request, work: u64 },
+    /// Choose a node for this pod. The number detects answers that are no longer wanted. `in_turn`: the pod was held
+    /// back, and this is its turn.
+    Place { request: Request, work: u64, in_turn: bool },
     /// Choose nodes for all members of a gang without one.
     Gang { request: Request, work: u64, gang: Box<GangTask> },
     /// Check whether the list of this parked class is still empty.
@@ -46,6 +47,9 @@ impl Task {
     /// Carries out the agent's part on its current view.
     pub fn carry_out(&self, agent: &mut Agent, now: Duration, lap: impl FnMut(Part)) -> TaskResult {
         match self {
+            Task::Place { request, in_turn: true, .. } => {
+                TaskResult::Chosen(agent.choose_in_turn(&request.class, now, lap))
+            }
             Task::Place { .. } | Task::Check { .. } => {
                 TaskResult::Chosen(agent.choose(self.class(), now, lap))
             }
@@ -128,6 +132,7 @@ impl Scheduler {
         self.carry_on_reports();
         self.maintain_gangs(now);
         self.maintain_quotas(now);
+        self.admit_held_back(now);
         self.look_at_nominated(now);
         let searched = std::mem::take(&mut self.turns[agent].searched);
         if searched && let Some(task) = self.next_placement(agent, now) {
@@ -191,7 +196,7 @@ impl Scheduler {
                 continue;
             }
             // Another pod used the rest of its quota, or waits for it with a better place.
-            if self.queue_for_quota(&request.uid) {
+            if self.queue_for_quota(&request.uid, now) {
                 self.dispatcher.finish(agent);
                 continue;
             }
@@ -208,7 +213,8 @@ impl Scheduler {
                 waiting.taken_after = self.next_seq;
             }
             self.count_dispatch(agent);
-            return Some(Task::Place { request, work });
+            let in_turn = self.crowds.has_turn(&request.uid);
+            return Some(Task::Place { request, work, in_turn });
         }
         self.dispatcher.turned_away(agent);
         None
@@ -250,7 +256,7 @@ impl Scheduler {
             (Task::Gang { work, gang, .. }, TaskResult::Plan(plan)) => {
                 self.settle_gang((at, agent), gang, *work, &plan, seen, now)
             }
-            (Task::Place { request, work }, TaskResult::Chosen(choice)) => {
+            (Task::Place { request, work, .. }, TaskResult::Chosen(choice)) => {
                 self.settle_place((at, agent), request, *work, choice, seen, now)
             }
             (Task::Survey { class, priority, rights }, TaskResult::Preemption(HuntResult::Survey(found))) => {
@@ -364,6 +370,9 @@ impl Scheduler {
         now: Duration,
     ) {
         self.stats.unschedulable += 1;
+        if self.parked.get(request.class.id).is_none() && self.hold_back_again(&request.uid, seen, now) {
+            return;
+        }
         self.parked.found_nowhere(&request.class, agent, seen, diagnosis);
         self.park(&request.uid, now);
     }
@@ -389,7 +398,7 @@ impl Scheduler {
         };
         let class = waiting.class.clone();
         if self.cluster.over_quota(waiting.holding.quota.as_ref(), &waiting.holding.usage).is_some() {
-            self.wait_for_quota(uid);
+            self.wait_for_quota(uid, now);
             return Settled::Done;
         }
         if self.yields(at, uid, node, now) {

@@ -215,7 +215,7 @@ impl Scheduler {
             return;
         }
         if is_plain(class) && self.cluster.lacks_quota(uid).is_some() {
-            return self.wait_for_quota(uid);
+            return self.wait_for_quota(uid, now);
         }
         if !is_plain(class) {
             // The list of its class must have the node again; this pod is tried first. Until it is placed, less important

@@ -547,6 +547,30 @@ fn an_invalid_allocation_places_no_pods_and_its_status_says_why() {
 }
 
 #[test]
+fn the_times_of_many_waiting_gangs_are_checked_in_rotation() {
+    const GANGS: usize = 600;
+    let mut bench = Bench::new(1, &["n"]);
+    for at in 0..GANGS {
+        bench.allocate(allocation(&format!("g{at}"), 1));
+        bench.join(&format!("g{at}"), 1, 5_000);
+    }
+    bench.work();
+    assert!(bench.binds.is_empty());
+    bench.scheduler.apply_node(node("big", 10_000_000));
+    // The interval of so many.
+    bench.tick(7 * S);
+    let queued = bench.scheduler.dispatcher.len();
+    assert!((1..=512).contains(&queued), "{queued} at once");
+    bench.work();
+    bench.finish_all();
+    for at in 0..40 {
+        bench.run_until(8 * S + Duration::from_millis(200) * at);
+        bench.finish_all();
+    }
+    assert_eq!(bench.in_state("grouped"), 0);
+}
+
+#[test]
 fn a_parked_gang_is_retried_at_most_once_per_interval() {
     let mut bench = Bench::new(1, &["a"]);
     bench.allocate(allocation("g", 3));

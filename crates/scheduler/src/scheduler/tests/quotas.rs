@@ -49,7 +49,7 @@ fn used(bench: &Bench, quota: &str) -> i128 {
 }
 
 /// Returns the reason and message of the latest condition.
-fn last_told<'a>(bench: &'a Bench, uid: &str) -> (&'a str, &'a str) {
+pub(super) fn last_told<'a>(bench: &'a Bench, uid: &str) -> (&'a str, &'a str) {
     let (_, reason, message, _) = bench.told.iter().rfind(|told| told.0 == uid).expect("it has a condition");
     (reason, message)
 }
