@@ -19,7 +19,7 @@ use kube::Client;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use super::secure::ClientCertificate;
+use super::secure::{ClientCertificate, ClientGroup, mark_admitted};
 use cache::{Cache, Key, Verdict};
 use review::Reviewer;
 
@@ -186,6 +186,7 @@ impl Access {
 async fn admit(State(access): State<Access>, mut request: Request, next: Next) -> Response {
     match access.check(&request).await {
         Ok(user) => {
+            mark_admitted(&request, ClientGroup::Clients);
             request.extensions_mut().insert(user);
             next.run(request).await
         }
@@ -203,6 +204,7 @@ async fn admit_client(
         return admit(State(access), request, next).await;
     }
     access.counters().allowed.fetch_add(1, Relaxed);
+    mark_admitted(&request, ClientGroup::Clients);
     next.run(request).await
 }
 

@@ -139,14 +139,11 @@ impl Mutate {
         }
     }
 
-    async fn respond(&self, body: Body) -> (&'static str, Response) {
-        let body = match body::read(body, MAX_BODY).await {
-            Ok(body) => body,
-            Err(refused) => return ("bad_request", refused.into_response()),
-        };
-        let request = match ReviewRequest::read(&body) {
+    /// Answers an `AdmissionReview`: returns the result as a metric label, and the response, or a status with the reason.
+    pub fn answer(&self, body: &[u8]) -> (&'static str, Result<Vec<u8>, (StatusCode, String)>) {
+        let request = match ReviewRequest::read(body) {
             Ok(request) => request,
-            Err(why) => return ("bad_request", (StatusCode::BAD_REQUEST, why).into_response()),
+            Err(why) => return ("bad_request", Err((StatusCode::BAD_REQUEST, why))),
         };
         let outcome = self.outcome(&request);
         let (result, operations) = match &outcome {
@@ -154,9 +151,18 @@ impl Mutate {
             Outcome::Unchanged(why) => (*why, None),
         };
         match review::allowed(&request.uid, operations.map(Vec::as_slice)) {
-            Ok(answer) => (result, json(answer.into())),
-            Err(error) => ("failed", (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()),
+            Ok(answer) => (result, Ok(answer)),
+            Err(error) => ("failed", Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))),
         }
+    }
+
+    async fn respond(&self, body: Body) -> (&'static str, Response) {
+        let body = match body::read(body, MAX_BODY).await {
+            Ok(body) => body,
+            Err(refused) => return ("bad_request", refused.into_response()),
+        };
+        let (result, answer) = self.answer(&body);
+        (result, answer.map_or_else(IntoResponse::into_response, |answer| json(answer.into())))
     }
 }
 

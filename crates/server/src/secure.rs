@@ -3,8 +3,8 @@
 //! Must not know: the routes, and who has access to them.
 
 mod connection;
+mod connection_slots;
 mod material;
-mod places;
 mod validity;
 
 use std::sync::Arc;
@@ -21,8 +21,9 @@ use tokio::task::JoinSet;
 
 use berth_config::Serving;
 use berth_kube_io::certificates::Issued;
+use connection_slots::ConnectionSlots;
+pub(crate) use connection_slots::{ClientGroup, mark_admitted};
 use material::{Material, Seen};
-use places::Places;
 
 /// Interval between checks of the certificate files.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -55,8 +56,8 @@ struct Shared {
 #[derive(Debug, Default)]
 pub struct TlsCounters {
     pub open: AtomicUsize,
-    /// Connections closed at once because a limit of connections was reached.
-    pub refused: AtomicU64,
+    /// Connections without an admitted request that were closed to make room for newer ones.
+    pub closed_for_newer: AtomicU64,
     pub handshake_failures: AtomicU64,
     /// Expiry of the serving certificate, in seconds since 1970.
     pub certificate_expiry: AtomicI64,
@@ -150,7 +151,7 @@ impl Secure {
 
     /// Serves until `stop` resolves; requests in flight then get some seconds to end.
     pub async fn serve(&self, listener: TcpListener, router: Router, stop: impl Future<Output = ()>) {
-        let places = Places::new(self.0.connections_max);
+        let slots = ConnectionSlots::new(self.0.connections_max);
         let stopping = watch::Sender::new(false);
         let mut connections = JoinSet::new();
         let mut stop = std::pin::pin!(stop);
@@ -168,11 +169,7 @@ impl Secure {
                     continue;
                 }
             };
-            // Without a place, dropping the stream closes the connection.
-            let Some(place) = places.take(peer.ip()) else {
-                self.0.counters.refused.fetch_add(1, Relaxed);
-                continue;
-            };
+            let (slot, closed) = slots.take(peer.ip());
             let ends = connection::Ends {
                 tls: self.0.tls.subscribe(),
                 stopping: stopping.subscribe(),
@@ -181,11 +178,17 @@ impl Secure {
             let (router, counters) = (router.clone(), self.0.counters.clone());
             connections.spawn(async move {
                 let _open = Open::new(&counters.open);
-                if let Err(error) = connection::serve(stream, router, ends).await {
+                let served = tokio::select! {
+                    served = connection::serve(stream, router, slot, ends) => served,
+                    Ok(()) = closed => {
+                        counters.closed_for_newer.fetch_add(1, Relaxed);
+                        return;
+                    }
+                };
+                if let Err(error) = served {
                     counters.handshake_failures.fetch_add(1, Relaxed);
                     tracing::debug!(%peer, error, "TLS handshake failed");
                 }
-                drop(place);
             });
         }
         drop(listener);

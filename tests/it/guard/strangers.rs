@@ -6,7 +6,7 @@ use kube::api::{Patch, PatchParams};
 use super::*;
 
 /// A review of a pod that is created on the only node and takes most of it.
-fn forged(number: usize) -> String {
+pub(super) fn forged(number: usize) -> String {
     let pod = pod_on(&format!("forged-{number}"), "node-0", "3", json!({}));
     let mut object = serde_json::to_value(pod).expect("a pod");
     object["metadata"]["uid"] = json!(format!("forged-{number}"));

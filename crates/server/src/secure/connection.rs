@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::ClientCertificate;
+use super::connection_slots::ConnectionSlot;
 use berth_kube_io::certificates::Certificate;
 
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
@@ -51,7 +52,12 @@ pub(super) struct Ends {
 ///
 /// # Errors
 /// The handshake failed; the text says why. HTTP errors are ignored.
-pub(super) async fn serve(stream: TcpStream, router: Router, mut ends: Ends) -> Result<(), String> {
+pub(super) async fn serve(
+    stream: TcpStream,
+    router: Router,
+    slot: ConnectionSlot,
+    mut ends: Ends,
+) -> Result<(), String> {
     // Responses are small, and clients wait for them.
     let _ = stream.set_nodelay(true);
     let tls = ends.tls.borrow_and_update().clone();
@@ -69,6 +75,7 @@ pub(super) async fn serve(stream: TcpStream, router: Router, mut ends: Ends) -> 
             common_name: certificate.common_name.clone(),
             organizations: certificate.organizations.clone(),
         }),
+        slot,
         activity: activity.clone(),
         closes: (!is_http2).then(|| ends.draining.clone()),
     };
@@ -157,6 +164,7 @@ impl Drop for Running {
 struct Connection {
     router: TowerToHyperService<Router>,
     client: Option<ClientCertificate>,
+    slot: ConnectionSlot,
     activity: Arc<Activity>,
     /// Of HTTP/1: whether clients are asked to close it.
     closes: Option<Arc<AtomicBool>>,
@@ -171,6 +179,7 @@ impl hyper::service::Service<Request<Incoming>> for Connection {
         if let Some(client) = &self.client {
             request.extensions_mut().insert(client.clone());
         }
+        request.extensions_mut().insert(self.slot.clone());
         let running = Running::new(&self.activity);
         let (answer, closes) = (self.router.call(request), self.closes.clone());
         Box::pin(async move {
