@@ -1,7 +1,3 @@
 #![no_main]
 
-#[path = "../targets/mod.rs"]
-#[allow(dead_code)]
-mod targets;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::checkpoint::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| berth_fuzz::checkpoint::check(data));
