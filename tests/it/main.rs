@@ -20,6 +20,7 @@ mod policies;
 mod quotas;
 mod recommend;
 mod recommender;
+mod release;
 mod report;
 mod scaler;
 mod scheduling;

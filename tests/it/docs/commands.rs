@@ -11,6 +11,11 @@ struct Document {
 
 const KUBECTL: &str = "nothing here: kubectl's own";
 const RELEASE: &str = "tests/it/chart/releases.rs, against a real API server";
+const IMAGE: &str =
+    ".ci/long image; tests/it/release/image.rs assembles it with a small file in place of the binary";
+const LOAD: &str = "nothing here: it needs such a cluster; tests/it/release/image.rs reads the archive and the name of its image";
+const REGISTRY: &str = "nothing here: it needs a registry; tests/it/release reads the archives";
+const INSTALL: &str = "helm install berth charts/berth --namespace berth-system --create-namespace";
 const BENCHMARK: &str =
     "nothing in a normal run: it measures for minutes or hours, and fails if its result is wrong";
 const SET_EXTENDER: &str = "helm upgrade berth charts/berth --namespace berth-system --reset-then-reuse-values --set extender.enabled=true \
@@ -33,12 +38,9 @@ const COVERED: &[Document] = &[
         commands: &[
             ("cargo run --release -- demo", ".ci/run and tests/it/demo.rs, with the test build"),
             ("cargo test", ".ci/run"),
-            ("docker build -t REGISTRY/berth:0.1.0 .", "nothing here: it needs a container engine"),
-            ("docker push REGISTRY/berth:0.1.0", "nothing here: it needs a registry"),
-            (
-                "helm install berth charts/berth --namespace berth-system --create-namespace --set image.repository=REGISTRY/berth",
-                "tests/it/chart.rs, against a real API server",
-            ),
+            ("release/image", IMAGE),
+            ("kind load image-archive target/image/berth-amd64.tar", LOAD),
+            (INSTALL, RELEASE),
             ("kubectl apply -f manifests/example-deployment.yaml", "tests/it/chart.rs applies it"),
             ("kubectl get pods -o wide", KUBECTL),
         ],
@@ -83,6 +85,11 @@ const COVERED: &[Document] = &[
                  --churn 500 --seconds 20",
                 BENCHMARK,
             ),
+            ("cargo bench -p berth-scheduler --bench tenants -- --pods 10000 --seconds 8", BENCHMARK),
+            (
+                "cargo bench -p berth-scheduler --bench tenants -- --pods 10000 --seconds 8 --limit 1000000",
+                BENCHMARK,
+            ),
             ("cargo bench --bench agent", BENCHMARK),
             ("cargo bench --bench agent -- --quick", BENCHMARK),
             ("cargo test --profile dist --test it explain::speed -- --ignored", BENCHMARK),
@@ -115,6 +122,9 @@ const COVERED: &[Document] = &[
                 "kubectl's own; tests/it/scheduling/waiting.rs changes labels of nodes",
             ),
             ("kubectl get pods --selector class=nowhere -o wide", KUBECTL),
+            ("release/image", IMAGE),
+            ("kind load image-archive target/image/berth-amd64.tar", LOAD),
+            (INSTALL, RELEASE),
         ],
     },
     Document {
@@ -139,8 +149,34 @@ const COVERED: &[Document] = &[
         ],
     },
     Document {
+        path: "docs/releasing.md",
+        commands: &[
+            (
+                "release/build 0.1.0",
+                "tests/it/release/recipe.rs, with a small file in place of the binary, and .ci/long image",
+            ),
+            ("cd target/release-0.1.0", "nothing here: the shell's own"),
+            ("sha256sum --check SHA256SUMS", "tests/it/release/recipe.rs"),
+            (
+                "skopeo copy --all oci-archive:berth-0.1.0-image-oci.tar docker://REGISTRY/berth:0.1.0",
+                REGISTRY,
+            ),
+            ("helm push berth-0.1.0.tgz oci://REGISTRY/charts", REGISTRY),
+            ("git tag 0.1.0", "nothing here: git's own"),
+        ],
+    },
+    Document {
         path: "docs/running.md",
         commands: &[
+            ("release/image", IMAGE),
+            ("kind load image-archive target/image/berth-amd64.tar", LOAD),
+            ("k3d image import target/image/berth-amd64.tar", LOAD),
+            ("minikube image load target/image/berth-amd64.tar", LOAD),
+            ("docker load --input target/image/berth-amd64.tar", LOAD),
+            (
+                "skopeo copy --all oci-archive:target/image/berth-oci.tar docker://REGISTRY/berth:0.1.0",
+                REGISTRY,
+            ),
             ("kubectl apply -f manifests/install.yaml", "tests/it/chart.rs applies every object of it"),
             (
                 "berth run --kubeconfig FILE --config FILE --leader-elect=false --health-address 127.0.0.1:10261",
@@ -163,7 +199,10 @@ const COVERED: &[Document] = &[
         commands: &[
             ("helm get values berth --namespace berth-system", RELEASE),
             ("helm upgrade berth charts/berth --namespace berth-system --reset-then-reuse-values", RELEASE),
-            ("kubectl -n berth-system rollout status deployment/berth", KUBECTL),
+            (
+                "kubectl -n berth-system rollout status deployment/berth",
+                "tests/it/chart/upgrades.rs, with a real Deployment controller",
+            ),
             ("helm history berth --namespace berth-system", RELEASE),
             ("helm rollback berth --namespace berth-system", RELEASE),
             ("kubectl delete validatingwebhookconfiguration berth-system-berth --ignore-not-found", KUBECTL),
