@@ -16,6 +16,7 @@ use super::object::RuleObject;
 use super::scoped::Scoped;
 use super::view::View;
 use crate::class::{Class, ClassId, TraitId};
+use crate::inventory::Revision;
 use crate::rules::{CachedRule, Salt};
 
 /// Limits of one agent's caches.
@@ -93,6 +94,16 @@ pub(super) struct Cache {
     /// The list built for a turn, unless it has been used otherwise: the next one takes its place.
     of_turn: Option<ClassId>,
     changes: Vec<CacheChange>,
+    repaired: Repaired,
+}
+
+/// The lists that are known to be as new as the view.
+#[derive(Debug, Default)]
+struct Repaired {
+    /// Revision of the view.
+    revision: Revision,
+    /// Lists that were used until then were as new.
+    order: u64,
 }
 
 impl Cache {
@@ -108,6 +119,7 @@ impl Cache {
             evictions: 0,
             of_turn: None,
             changes: Vec::new(),
+            repaired: Repaired::default(),
         }
     }
 
@@ -204,13 +216,21 @@ impl Cache {
         true
     }
 
-    /// Repairs the least recently used list that is behind. Returns whether there was one.
+    /// Repairs the least recently used list that is behind. Returns whether there was one. Visits each list once for each
+    /// revision of the view.
     pub fn repair_one(&mut self, salt: Salt, view: &View, domains: &mut Domains) -> bool {
-        let behind = |class: &&ClassId| self.lists[class].list.revision() != view.revision();
-        match self.lists_by_use.values().find(behind).copied() {
-            Some(class) => self.refresh(class, salt, view, domains),
-            None => false,
+        if self.repaired.revision != view.revision() {
+            self.repaired = Repaired { revision: view.revision(), order: 0 };
         }
+        // Lists that are used go to the end.
+        while let Some((order, class)) = self.lists_by_use.range(self.repaired.order + 1..).next() {
+            let class = *class;
+            self.repaired.order = *order;
+            if self.lists.get(&class).is_some_and(|entry| entry.list.revision() != view.revision()) {
+                return self.refresh(class, salt, view, domains);
+            }
+        }
+        false
     }
 
     pub fn peek(&self, class: ClassId) -> Option<&RankedList> {

@@ -1,32 +1,34 @@
-//! Winner tree over dense ids: the smallest key in O(1), updates in place in O(log n).
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+//! Winner tree over dense ids: the smallest key in O(log n), updates in place in O(log n).
 
 use crate::rules::Key;
 
-/// Keys of the ids `0..capacity`, and the winner of every subtree: 20 bytes an id.
+/// Members of a group. Groups of keys are two lines of the processor's cache, which it reads one after the other; with two
+/// members, an update of the best key would read twelve pairs in as many places for 5,000 ids.
+const WIDTH: usize = 8;
+
+/// Keys of the ids `0..capacity`, and the smallest of every group of [`WIDTH`]: 18.3 bytes an id.
 #[derive(Debug, Default)]
 pub struct WinnerTree {
     keys: Vec<Key>,
-    /// `winners[i]` is the better of the winners of `2i` and `2i + 1`; the leaf of id `x` is number `capacity + x`.
-    /// Number 1 is the root; 0 is not used.
-    winners: Vec<u32>,
+    /// The first level has the smallest key of each group of keys, each further level that of each group of the level
+    /// before, and the last level one key. Without ids there is no level.
+    minima: Vec<Vec<Key>>,
 }
 
 impl WinnerTree {
     /// Builds a tree over these keys.
     pub fn build(keys: Vec<Key>) -> Self {
-        let mut tree = WinnerTree { winners: vec![0; keys.len()], keys };
-        tree.replay();
-        tree
-    }
-
-    /// Decides every match in O(n).
-    fn replay(&mut self) {
-        for at in (1..self.keys.len()).rev() {
-            self.winners[at] = self.play(at);
+        let above = |below: &[Key]| -> Vec<Key> { below.chunks(WIDTH).map(smallest).collect() };
+        let mut minima = Vec::new();
+        let mut level = above(&keys);
+        while level.len() > 1 {
+            let next = above(&level);
+            minima.push(std::mem::replace(&mut level, next));
         }
+        if !level.is_empty() {
+            minima.push(level);
+        }
+        WinnerTree { keys, minima }
     }
 
     pub fn capacity(&self) -> usize {
@@ -41,90 +43,96 @@ impl WinnerTree {
         &self.keys
     }
 
-    /// Reads what [`WinnerTree::set`] mostly reads: the key and its first match. Returns a value made of them.
+    /// Reads what [`WinnerTree::set`] mostly reads: the key and the smallest one of its group. Returns a value made of them.
     pub fn fetch(&self, id: u32) -> u32 {
-        let first = (self.keys.len() + id as usize) / 2;
-        let is_valid = self.keys.get(id as usize).is_some_and(|key| key.is_valid());
-        self.winners.get(first).copied().unwrap_or(0) ^ u32::from(is_valid)
+        let group = self.minima.first().and_then(|level| level.get(id as usize / WIDTH));
+        let is_valid = |key: Option<&Key>| key.is_some_and(|key| key.is_valid());
+        u32::from(is_valid(self.keys.get(id as usize))) ^ u32::from(is_valid(group))
     }
 
     pub fn bytes(&self) -> usize {
-        self.keys.capacity() * size_of::<Key>() + self.winners.capacity() * size_of::<u32>()
+        let keys = self.keys.capacity() + self.minima.iter().map(Vec::capacity).sum::<usize>();
+        keys * size_of::<Key>()
     }
 
     /// Returns the id with the smallest key, and the key; ties go to the smallest id.
     pub fn best(&self) -> Option<(u32, Key)> {
-        let id = self.winner(1)?;
-        Some((id, self.key(id)))
+        let best = *self.minima.last()?.first()?;
+        let mut at = 0;
+        for level in (0..self.minima.len()).rev() {
+            let below = self.level(level);
+            let start = at * WIDTH;
+            at = start + group(below, at).iter().position(|key| *key == best)?;
+        }
+        Some((at as u32, best))
     }
 
     /// Sets the key of `id`, which must be below the capacity.
     pub fn set(&mut self, id: u32, key: Key) {
-        if std::mem::replace(&mut self.keys[id as usize], key) == key {
-            return;
-        }
-        let mut at = (self.keys.len() + id as usize) / 2;
-        while at >= 1 {
-            let winner = self.play(at);
-            // The winner and its key are unchanged, so nothing changes above.
-            if self.winners[at] == winner && winner != id {
-                break;
+        let (mut at, mut is) = (id as usize, key);
+        let mut was = std::mem::replace(&mut self.keys[at], key);
+        let mut below = &self.keys;
+        for level in &mut self.minima {
+            at /= WIDTH;
+            let minimum = level[at];
+            let now = match was {
+                _ if is <= minimum => is,
+                was if was > minimum => return,
+                _ => smallest(group(below, at)),
+            };
+            if now == minimum {
+                return;
             }
-            self.winners[at] = winner;
-            at /= 2;
+            level[at] = now;
+            (was, is, below) = (minimum, now, level);
         }
     }
 
-    /// Sets many keys and decides all matches once: cheaper than [`WinnerTree::set`] for a large share of the ids.
+    /// Sets many keys and compares all of them once: cheaper than [`WinnerTree::set`] for a large share of the ids.
     pub fn set_all(&mut self, changes: impl Iterator<Item = (u32, Key)>) {
         for (id, key) in changes {
             self.keys[id as usize] = key;
         }
-        self.replay();
+        *self = WinnerTree::build(std::mem::take(&mut self.keys));
     }
 
     /// Collects the `k` smallest keys, best first, in `into`.
     pub fn best_k(&self, k: usize, into: &mut Vec<(u32, Key)>) {
         into.clear();
-        let mut open = BinaryHeap::new();
-        let push = |open: &mut BinaryHeap<_>, at: usize| {
-            if let Some(id) = self.winner(at) {
-                open.push(Reverse((self.key(id), id, at)));
+        let mut groups = vec![0];
+        for level in (0..self.minima.len()).rev() {
+            into.clear();
+            for at in groups.drain(..) {
+                let members = group(self.level(level), at).iter().zip(at * WIDTH..);
+                into.extend(members.map(|(key, at)| (at as u32, *key)));
             }
-        };
-        push(&mut open, 1);
-        while into.len() < k {
-            let Some(Reverse((key, id, at))) = open.pop() else {
-                return;
-            };
-            into.push((id, key));
-            // The path from this subtree to its winner: the siblings along it hold the next candidates.
-            let leaf = self.keys.len() + id as usize;
-            let mut node = leaf;
-            while node > at {
-                push(&mut open, node ^ 1);
-                node /= 2;
+            if into.len() > k {
+                into.select_nth_unstable_by_key(k, |(at, key)| (*key, *at));
+                into.truncate(k);
             }
+            // The k smallest keys of a level are in the k groups with the smallest minima.
+            groups.extend(into.iter().map(|(at, _)| *at as usize));
         }
+        into.sort_unstable_by_key(|(at, key)| (*key, *at));
     }
 
-    /// Returns the winner of the subtree `at`, if that subtree exists.
-    fn winner(&self, at: usize) -> Option<u32> {
-        let n = self.keys.len();
-        if n == 0 || at >= 2 * n {
-            return None;
+    /// Returns the keys at this level: 0 are those of the ids.
+    fn level(&self, level: usize) -> &[Key] {
+        match level.checked_sub(1) {
+            None => &self.keys,
+            Some(at) => &self.minima[at],
         }
-        Some(if at >= n { (at - n) as u32 } else { self.winners[at] })
     }
+}
 
-    fn play(&self, at: usize) -> u32 {
-        let n = self.keys.len();
-        let side = |child: usize| {
-            if child >= n { (child - n) as u32 } else { self.winners[child] }
-        };
-        let (left, right) = (side(2 * at), side(2 * at + 1));
-        if (self.key(left), left) <= (self.key(right), right) { left } else { right }
-    }
+/// Returns the members of a group.
+fn group(keys: &[Key], at: usize) -> &[Key] {
+    let start = at * WIDTH;
+    &keys[start..keys.len().min(start + WIDTH)]
+}
+
+fn smallest(keys: &[Key]) -> Key {
+    keys.iter().copied().fold(Key::VACANT, Key::min)
 }
 
 #[cfg(test)]
@@ -139,9 +147,9 @@ mod tests {
     proptest! {
         #[test]
         fn after_any_changes_the_best_are_those_of_a_sorted_list(
-            first in prop::collection::vec(any::<u8>(), 0..40),
+            first in prop::collection::vec(any::<u8>(), 0..200),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..60),
-            k in 0usize..50,
+            k in 0usize..220,
         ) {
             let mut keys: Vec<Key> = first.iter().map(|n| key(*n)).collect();
             let mut tree = WinnerTree::build(keys.clone());
@@ -160,10 +168,10 @@ mod tests {
             let expected: Vec<_> = sorted.iter().take(k).map(|(key, id)| (*id, *key)).collect();
             prop_assert_eq!(best, expected);
             let rebuilt = WinnerTree::build(keys.clone());
-            prop_assert_eq!(&tree.winners, &rebuilt.winners);
+            prop_assert_eq!(&tree.minima, &rebuilt.minima);
             let mut bulk = WinnerTree::build(vec![Key::VACANT; keys.len()]);
             bulk.set_all(keys.iter().enumerate().map(|(id, key)| (id as u32, *key)));
-            prop_assert_eq!(&bulk.winners, &rebuilt.winners);
+            prop_assert_eq!(&bulk.minima, &rebuilt.minima);
         }
     }
 }
