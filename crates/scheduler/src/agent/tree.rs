@@ -126,11 +126,13 @@ impl WinnerTree {
 }
 
 /// Returns the members of a group.
+#[inline]
 fn group(keys: &[Key], at: usize) -> &[Key] {
     let start = at * WIDTH;
     &keys[start..keys.len().min(start + WIDTH)]
 }
 
+#[inline]
 fn smallest(keys: &[Key]) -> Key {
     keys.iter().copied().fold(Key::VACANT, Key::min)
 }

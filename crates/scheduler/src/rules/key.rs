@@ -98,6 +98,7 @@ impl About {
 impl Slot {
     /// Rounds an answer to a step; monotonic: a worse answer never gets a better step. `worst` is the worst answer for
     /// this class.
+    #[inline]
     fn step(self, preference: Preference, answer: u16, worst: impl FnOnce() -> u16) -> u128 {
         let (answer, steps) = (u32::from(answer), u32::from(self.steps));
         let most = u32::from(most_steps(preference).unwrap_or(1));
@@ -122,6 +123,7 @@ impl Number {
     }
 
     /// Encodes the value, clamped to the available bits.
+    #[inline]
     fn write(self, value: i64) -> u128 {
         let number = match self.about {
             About::Pods => value.clamp(-Key::MOST_PODS, Key::MOST_PODS) + Key::MOST_PODS,
@@ -272,6 +274,7 @@ impl Key {
     const MOST_PODS: i64 = (1 << (PODS_BITS - 1)) - 1;
 
     /// Returns the key of a valid node. `worst_affinity` is the worst answer of the class's preferred node affinity.
+    #[inline]
     pub(super) fn valid(layout: &Layout, p: Preferences, worst_affinity: impl Fn() -> u16) -> Key {
         let answers = [p.untolerated, p.affinity, p.share, p.balance, p.image];
         let mut bits = u128::from(p.tie) & ((1 << TIE_BITS) - 1);
@@ -282,6 +285,7 @@ impl Key {
     }
 
     /// Replaces the pod-counting preferences; values are clamped to the available bits.
+    #[inline]
     pub fn with_pods(self, layout: &Layout, pods: i64, spread: i64) -> Key {
         let mut bits = self.0;
         for number in layout.numbers {

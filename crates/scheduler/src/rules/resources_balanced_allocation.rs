@@ -6,6 +6,7 @@ use super::resources_fit::RequestedShares;
 pub const STEPS: u16 = 16;
 
 /// 0 is best, `STEPS - 1` worst.
+#[inline]
 pub fn preference(shares: &RequestedShares) -> u16 {
     let gap = (shares.cpu.min(1.0) - shares.memory.min(1.0)).abs();
     ((gap * f64::from(STEPS)) as u16).min(STEPS - 1)

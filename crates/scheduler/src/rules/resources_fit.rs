@@ -8,6 +8,7 @@ use crate::inventory::{Held, Row};
 use berth_model::{Amounts, Packing, Usage};
 
 /// Returns all resources that are insufficient for `usage` on this node; `None` if it fits (upstream: `fitsRequest`).
+#[inline]
 pub fn insufficient(usage: &Usage, row: &Row) -> Option<Reasons> {
     missing(usage, row, &row.requested, |name| row.extended_requested(name))
 }
@@ -152,6 +153,7 @@ pub struct RequestedShares {
 }
 
 impl RequestedShares {
+    #[inline]
     pub fn after(usage: &Usage, row: &Row) -> RequestedShares {
         let share = |taken: i64, more: i64, all: i64| match all {
             ..=0 => 1.0,
@@ -168,6 +170,7 @@ impl RequestedShares {
 pub const STEPS: u16 = 64;
 
 /// 0 is best, `STEPS - 1` worst.
+#[inline]
 pub fn preference(packing: Packing, shares: &RequestedShares) -> u16 {
     let taken = (shares.cpu.min(1.0) + shares.memory.min(1.0)) / 2.0;
     // The cast saturates; a share is never negative or NaN.
