@@ -24,6 +24,7 @@ use std::time::Duration;
 pub use estimator::Estimator;
 pub use kind::DispatcherKind;
 pub use outlook::Expected;
+pub use queue::TRIED_BEFORE;
 pub use request::{Request, Search};
 
 use crate::agent::{CacheChange, Part, Rng};
@@ -139,7 +140,7 @@ impl Dispatcher {
         self.next(agent).is_some()
     }
 
-    /// Assigns a pod. `seq` orders requests of one priority and must be unique.
+    /// Assigns a pod. `seq` orders requests of one priority and must be unique, also without [`TRIED_BEFORE`].
     pub fn assign(
         &mut self,
         uid: &Arc<str>,

@@ -19,6 +19,10 @@ pub(super) const BURST_MAX: u32 = 16;
 /// A request overtakes none that came so many arrivals before it.
 pub(super) const BURST_WINDOW: u64 = 4096;
 
+/// Added to the arrival of a request in its place: it comes after all others of its priority, except when it is the one that has
+/// waited longest.
+pub const TRIED_BEFORE: u64 = 1 << 63;
+
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub request: Request,
@@ -31,8 +35,8 @@ pub(super) struct Queue {
     /// Sum of estimates and number of requests per priority. A request waits behind the sum over its own and higher
     /// priorities.
     ahead: BTreeMap<Reverse<i32>, (Duration, usize)>,
-    /// Priorities of the waiting requests, in order of arrival.
-    arrivals: BTreeMap<u64, Reverse<i32>>,
+    /// The waiting requests in order of arrival.
+    arrivals: BTreeMap<u64, Place>,
     /// The waiting requests of single pods by priority, class and arrival.
     by_class: BTreeSet<(Reverse<i32>, ClassId, u64)>,
     burst: Option<Burst>,
@@ -52,7 +56,7 @@ impl Queue {
     pub fn insert(&mut self, key: Place, waiting: Waiting) {
         let (sum, count) = self.ahead.entry(key.0).or_default();
         (*sum, *count) = (*sum + waiting.estimate, *count + 1);
-        self.arrivals.insert(key.1, key.0);
+        self.arrivals.insert(key.1 & !TRIED_BEFORE, key);
         if waiting.request.pods == 1 {
             self.by_class.insert((key.0, waiting.request.class.id, key.1));
         }
@@ -61,7 +65,7 @@ impl Queue {
 
     pub fn remove(&mut self, key: Place) -> Option<Request> {
         let waiting = self.waiting.remove(&key)?;
-        self.arrivals.remove(&key.1);
+        self.arrivals.remove(&(key.1 & !TRIED_BEFORE));
         self.by_class.remove(&(key.0, waiting.request.class.id, key.1));
         if let Some((sum, count)) = self.ahead.get_mut(&key.0) {
             // Subtracts the estimate that was added, not the real time: errors do not accumulate.
@@ -77,7 +81,7 @@ impl Queue {
     /// first. The flag marks the one that has waited longest.
     pub fn next(&self, aging: u64) -> Option<(Place, bool)> {
         if aging > 0 && self.turns % aging == aging - 1 {
-            return self.arrivals.first_key_value().map(|(seq, priority)| ((*priority, *seq), true));
+            return self.arrivals.first_key_value().map(|(_, key)| (*key, true));
         }
         let first = self.waiting.first_key_value().map(|(key, _)| *key)?;
         Some((self.next_of_burst(first).unwrap_or(first), false))

@@ -117,6 +117,29 @@ proptest! {
     }
 }
 
+#[test]
+fn requests_tried_before_come_last_in_their_priority_but_in_every_aged_turn_by_their_age() {
+    let classes = classes(1);
+    let mut dispatcher = dispatcher(DispatcherKind::LatcachePriced, 1);
+    for (seq, priority) in [(1, 0), (2, 0), (3, 5)] {
+        dispatcher.assign(&uid(seq), &classes[0], priority, seq | TRIED_BEFORE, Duration::ZERO);
+    }
+    for seq in 4..=40 {
+        dispatcher.assign(&uid(seq), &classes[0], 0, seq, Duration::ZERO);
+    }
+    let served: Vec<_> = (0..40)
+        .map(|_| {
+            let request = dispatcher.start(0, Duration::ZERO).expect("it waits");
+            dispatcher.finish(0);
+            request.uid
+        })
+        .collect();
+    let at = |seq| served.iter().position(|served| *served == uid(seq)).expect("served");
+    assert_eq!((at(3), at(4)), (0, 1), "of a higher priority, then the first that is new");
+    assert_eq!((at(1), at(2)), (AGED_TURN as usize - 1, 2 * AGED_TURN as usize - 1));
+    assert_eq!(at(40), 39);
+}
+
 /// Returns the turns a low-priority request waits while a high-priority one arrives whenever one is served.
 fn turns_of_the_low_one(kind: DispatcherKind, aging: u64) -> Option<u64> {
     let classes = classes(1);

@@ -399,15 +399,19 @@ impl Scheduler {
             self.cluster.waiting.get(&pod.uid).is_some_and(|known| self.cluster.is_misplaced(known));
         if let Some(known) = self.cluster.waiting.observe(&pod) {
             known.generation = pod.generation;
+            let was_tried = known.reported.is_some();
             if !self.cluster.leading {
                 // Only the leader writes conditions.
                 known.reported = unscheduled_message(&pod);
             }
+            let same_order =
+                was_tried == known.reported.is_some() || !matches!(known.state, State::Queued(_));
             let same_quota = known.holding.quota == holding.quota;
             // Labels used by no class now may matter to later pods.
             known.holding = holding.clone();
             let same = known.class.id == class.id
                 && same_quota
+                && same_order
                 && !misplaced
                 && known.gang == gang
                 && known.priority == pod.priority

@@ -420,7 +420,8 @@ impl Scheduler {
         let Some(waiting) = self.cluster.waiting.get(uid) else {
             return;
         };
-        let (class, place) = (waiting.class.clone(), waiting.place());
+        let is_new_here = !self.cluster.leading || !self.synced();
+        let (class, priority, order) = (waiting.class.clone(), waiting.priority, waiting.order(is_new_here));
         self.adopt_nomination(uid);
         if !self.cluster.owns(&class) {
             self.leave_crowd(uid);
@@ -433,7 +434,7 @@ impl Scheduler {
             self.park(uid, now);
             return;
         }
-        let assigned = self.dispatcher.assign(uid, &class, place.0.0, place.1, now);
+        let assigned = self.dispatcher.assign(uid, &class, priority, order, now);
         if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
             waiting.state = State::Queued(assigned.ticket);
         }

@@ -238,6 +238,31 @@ fn what_an_agent_chose_before_leadership_was_lost_is_not_bound_after_it() {
 }
 
 #[test]
+fn a_new_leader_places_pods_that_nobody_has_tried_before_those_that_fitted_nowhere() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.scheduler.set_leading(false);
+    let condition = berth_model::ScheduledCondition {
+        status: false,
+        reason: UNSCHEDULABLE.into(),
+        message: "0/1 nodes are available: 1 Insufficient cpu.".into(),
+    };
+    for at in 0..3 {
+        let hopeless = pod(&format!("hopeless-{at}"), 90_000 + at);
+        bench.apply(hopeless.clone());
+        // The leader reports while this process already knows the pod.
+        bench.apply(Pod { scheduled: Some(condition.clone()), ..hopeless });
+    }
+    bench.apply(pod("new", 100));
+    bench.scheduler.set_leading(true);
+    let task = bench.take(0).expect("a task");
+    assert!(matches!(&task, Task::Place { request, .. } if *request.uid == *"new"), "{task:?}");
+    let answer = bench.choose(0, &task);
+    bench.settle(0, &task, answer);
+    bench.work();
+    assert_eq!((bench.bound(), bench.in_state("parked")), (vec!["new"], 3));
+}
+
+#[test]
 fn a_standby_writes_no_conditions_and_a_new_leader_writes_missing_ones() {
     let mut bench = Bench::new(1, &["n"]);
     bench.scheduler.set_leading(false);

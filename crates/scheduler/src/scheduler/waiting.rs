@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::precedence::Precedent;
 use super::{Missing, UNSCHEDULABLE, cluster_events};
 use crate::class::Class;
-use crate::dispatch::Ticket;
+use crate::dispatch::{TRIED_BEFORE, Ticket};
 use crate::gang::Membership;
 use crate::live_selectors::{FOREIGN_SELECTORS_MAX, SELECTORS_MAX};
 use crate::queue::Place;
@@ -191,6 +191,12 @@ impl Waiting {
 
     pub(super) fn place(&self) -> Place {
         (Reverse(self.priority), self.seq)
+    }
+
+    /// Returns its order among requests of its priority. A pod that another process has tried in vain comes later: each such class
+    /// costs a new leader a list of its own, and the pods that nobody has tried should not wait for it.
+    pub(super) fn order(&self, is_new_here: bool) -> u64 {
+        if is_new_here && self.reported.is_some() { self.seq | TRIED_BEFORE } else { self.seq }
     }
 }
 
