@@ -81,6 +81,11 @@ const COVERED: &[Document] = &[
             ("cargo bench --bench scale", BENCHMARK),
             ("cargo bench --bench scale -- --quick", BENCHMARK),
             (
+                "cargo bench --bench scale -- --nodes 5000 --pods 50000 --classes 500 --parked-classes 20 --parked-pods 5000 \
+                 --churn 1000 --seconds 15 --dispatcher protean --agents 2",
+                BENCHMARK,
+            ),
+            (
                 "cargo bench --bench scale -- --nodes 10000 --pods 100000 --classes 500 --parked-classes 50 --parked-pods 10000 \
                  --churn 500 --seconds 20",
                 BENCHMARK,
