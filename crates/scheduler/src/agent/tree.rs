@@ -6,7 +6,7 @@ use crate::rules::Key;
 /// members, an update of the best key would read twelve pairs in as many places for 5,000 ids.
 const WIDTH: usize = 8;
 
-/// Keys of the ids `0..capacity`, and the smallest of every group of [`WIDTH`]: 18.3 bytes an id.
+/// Keys of the ids `0..capacity`, and the smallest of every group of eight: 18.3 bytes an id.
 #[derive(Debug, Default)]
 pub struct WinnerTree {
     keys: Vec<Key>,
