@@ -81,13 +81,13 @@ const COVERED: &[Document] = &[
             ("cargo bench --bench scale", BENCHMARK),
             ("cargo bench --bench scale -- --quick", BENCHMARK),
             (
-                "cargo bench --bench scale -- --nodes 5000 --pods 50000 --classes 500 --parked-classes 20 --parked-pods 5000 \
-                 --churn 1000 --seconds 15 --dispatcher protean --agents 2",
+                "cargo bench --bench scale -- --nodes 10000 --pods 100000 --classes 500 --parked-classes 50 --parked-pods 10000 \
+                 --churn 500 --seconds 20",
                 BENCHMARK,
             ),
             (
-                "cargo bench --bench scale -- --nodes 10000 --pods 100000 --classes 500 --parked-classes 50 --parked-pods 10000 \
-                 --churn 500 --seconds 20",
+                "cargo bench --bench scale -- --nodes 5000 --pods 50000 --classes 500 --parked-classes 20 --parked-pods 5000 \
+                 --churn 1000 --seconds 15 --dispatcher protean --agents 2",
                 BENCHMARK,
             ),
             ("cargo bench -p berth-scheduler --bench tenants -- --pods 10000 --seconds 8", BENCHMARK),
