@@ -2,8 +2,8 @@
 //!
 //! While a list is cached, its rule objects are pinned. Over the memory limit the least recently used entries are
 //! evicted: first lists over the budget of their policy, then rule objects that no list pins, then lists. Entries
-//! unused for longer than the age limit are evicted too (Kamino, section 5). Lists that are built
-//! in the turn of a pod that was held back (`scheduler/crowds.rs`) evict no others: each takes the place of the one before.
+//! unused for longer than the age limit are evicted too (Kamino, section 5). Lists that are built in the turn of a pod that
+//! was held back (`scheduler/crowds.rs`) evict no others: each takes the place of the one before.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
