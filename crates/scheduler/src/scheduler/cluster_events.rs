@@ -12,7 +12,7 @@ use super::{Action, PodRefusal, Scheduler, State, Waiting};
 use crate::gang::AllocationName;
 use crate::inventory::{Discrepancy, NodeId};
 use crate::objects::{Affected, ClusterObject, ObjectKind, ObjectName};
-use berth_model::{ClaimName, Node, Pod, PodRef};
+use berth_model::{ClaimName, Holding, Node, Pod, PodRef};
 
 impl Scheduler {
     /// Upserts a node. Returns whether anything changed.
@@ -68,6 +68,9 @@ impl Scheduler {
             return;
         }
         let waits_elsewhere = pod.node_name.is_none() && !self.cluster.schedules(&pod);
+        if pod.node_name.is_none() {
+            self.renew_charge(&pod);
+        }
         if pod.node_name.is_some() || !self.preemption.has_nominated(&pod.uid) {
             self.keep_room(&pod.uid, Some(&pod).filter(|_| waits_elsewhere));
         }
@@ -119,6 +122,23 @@ impl Scheduler {
             return;
         }
         self.wait(pod, now);
+    }
+
+    /// Lets other pods count one that is being bound as what it is now: with other labels, or as leaving.
+    fn renew_charge(&mut self, pod: &Pod) {
+        let Some(node) = self.cluster.ledger.charge_of(&pod.uid).map(|charge| charge.node) else {
+            return;
+        };
+        let before = self.inventory().revision();
+        let Cluster { ledger, objects, .. } = &mut self.cluster;
+        ledger.rehold_pod(&pod.uid, |holding| {
+            objects.renewed(&Holding { peer: pod.peer.clone(), ..holding.clone() })
+        });
+        if self.inventory().revision() != before {
+            let node = self.inventory().name(node).clone();
+            self.preemption.node_changed(&node);
+            self.wake_for_parked();
+        }
     }
 
     /// Deletes a pod.

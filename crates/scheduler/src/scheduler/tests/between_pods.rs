@@ -170,10 +170,8 @@ fn a_pod_whose_namespace_has_too_many_selectors_waits_until_others_have_left() {
     assert_eq!(bench.scheduler.ledger().selectors().full().count(), 0);
 }
 
-#[test]
-fn a_pod_that_would_unbalance_zones_is_placed_as_soon_as_the_others_catch_up() {
-    let mut bench = two_zones();
-    bench.scheduler.apply_node(Node { unschedulable: true, ..zoned("b", "b") });
+/// Returns a pod `web` whose application must not be in one zone twice more often than in another.
+fn spread_web(uid: &str) -> Pod {
     let constraint = SpreadConstraint {
         topology_key: "zone".into(),
         max_skew: 1,
@@ -184,11 +182,39 @@ fn a_pod_that_would_unbalance_zones_is_placed_as_soon_as_the_others_catch_up() {
         honor_affinity: true,
         honor_taints: false,
     };
+    let web = of_app(uid, "web", PodAffinity::default());
+    let spread = Spread { constraints: [constraint].into(), defaulted: false };
+    let spec = PodSpec { spread, ..PodSpec::clone(web.spec.as_ref().unwrap()) };
+    Pod { spec: Ok(Arc::new(spec)), ..web }
+}
+
+#[test]
+fn a_pod_that_is_deleted_or_renamed_while_it_is_bound_no_longer_balances_zones() {
+    for deleting in [true, false] {
+        let mut bench = two_zones();
+        bench.apply(on("a", of_app("first", "web", PodAffinity::default())));
+        bench.apply(spread_web("second"));
+        bench.work();
+        assert_eq!(nodes_of(&bench), [("second", "b")]);
+        bench.scheduler.apply_node(Node { unschedulable: true, ..zoned("b", "b") });
+        let second = spread_web("second");
+        let gone = match deleting {
+            true => Arc::new(Peer { terminating: true, ..Peer::clone(&second.peer) }),
+            false => of_app("second", "other", PodAffinity::default()).peer,
+        };
+        bench.apply(Pod { peer: gone, deleting, ..second });
+        bench.apply(spread_web("third"));
+        bench.work();
+        assert_eq!(nodes_of(&bench), [("second", "b")], "deleting: {deleting}");
+    }
+}
+
+#[test]
+fn a_pod_that_would_unbalance_zones_is_placed_as_soon_as_the_others_catch_up() {
+    let mut bench = two_zones();
+    bench.scheduler.apply_node(Node { unschedulable: true, ..zoned("b", "b") });
     for uid in ["one", "two"] {
-        let web = of_app(uid, "web", PodAffinity::default());
-        let spread = Spread { constraints: [constraint.clone()].into(), defaulted: false };
-        let spec = PodSpec { spread, ..PodSpec::clone(web.spec.as_ref().unwrap()) };
-        bench.apply(Pod { spec: Ok(Arc::new(spec)), ..web });
+        bench.apply(spread_web(uid));
     }
     bench.work();
     assert_eq!(nodes_of(&bench), [("one", "a")]);
