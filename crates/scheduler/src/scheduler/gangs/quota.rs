@@ -9,12 +9,18 @@ use super::{GangState, Gangs};
 use crate::gang::{AllocationName, UnboundMember};
 use crate::queue::Place;
 use crate::quota::{Account, Sums};
-use crate::scheduler::{Cluster, Scheduler, quotas};
+use crate::scheduler::{Cluster, Scheduler, Waiting, quotas};
 
 impl Gangs {
     /// Returns the number of gangs waiting for a quota.
     pub(in crate::scheduler) fn over_quota(&self) -> usize {
         self.all.values().filter(|gang| gang.state == GangState::OverQuota).count()
+    }
+
+    /// Returns whether this waiting pod's gang waits for a quota.
+    pub(in crate::scheduler) fn awaits_quota(&self, pod: &Waiting) -> bool {
+        let gang = pod.gang.as_ref().and_then(|gang| self.all.get(&gang.name));
+        gang.is_some_and(|gang| gang.state == GangState::OverQuota)
     }
 
     /// Returns the gang's place and its needs of each quota at once. Once its minimum is placed, the needs are those of
@@ -83,6 +89,8 @@ impl Scheduler {
             (gang.key.clone(), gang.waiting.values().map(|(uid, _)| uid.clone()).collect::<Vec<_>>());
         self.gangs.unreported.insert(name.clone());
         self.join_line(&quota, &key, wanted, place);
+        // Pods that may not be placed keep no reservation.
+        self.end_gang_nominations(name);
         for uid in members {
             if due || self.cluster.waiting.get(&uid).is_some_and(|waiting| waiting.reported.is_none()) {
                 self.report(&uid, quotas::REASON, why.clone(), true);

@@ -97,7 +97,7 @@ impl Scheduler {
         let Some(pod) = self.cluster.waiting.get(uid) else {
             return;
         };
-        if pod.state == State::OverQuota {
+        if pod.state == State::OverQuota || self.gangs.awaits_quota(pod) {
             // It may not be placed; that the nomination was withdrawn has not been written.
             return self.preemption.nominations.clear_outdated(uid, &self.cluster, &mut self.actions);
         }

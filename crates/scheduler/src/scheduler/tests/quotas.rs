@@ -491,3 +491,40 @@ fn a_pod_over_its_quota_adopts_no_nomination_that_its_status_still_has() {
     assert_eq!(bench.scheduler.nominated_pods().count(), 0);
     assert_eq!(bench.nominations, [withdrawn.clone(), withdrawn]);
 }
+
+#[test]
+fn a_gang_whose_quota_is_lowered_while_its_victims_leave_keeps_no_room_also_in_another_term() {
+    let mut bench = bench(1, &["m", "n"], &[quota("a", None, Some(1000)), quota("b", None, None)]);
+    gang(&mut bench, 2);
+    run_on(&mut bench, "m", of("b", "x", 1000));
+    run_on(&mut bench, "n", of("b", "y", 1000));
+    for uid in ["g-1", "g-2"] {
+        bench.apply(important(9, of("a", uid, 500)));
+    }
+    pass(&mut bench, S);
+    assert!(!evicted(&bench).is_empty());
+    assert_eq!(bench.scheduler.nominated_pods().count(), 2);
+    let nominated = |uid: &str| {
+        let last = bench.nominations.iter().rev().find(|(of, _)| of == uid);
+        last.and_then(|(_, node)| node.clone()).map(Arc::from)
+    };
+    let news =
+        ["g-1", "g-2"].map(|uid| Pod { nominated_node: nominated(uid), ..important(9, of("a", uid, 500)) });
+
+    apply(&mut bench, quota("a", None, Some(700)));
+    pass(&mut bench, 2 * S);
+    for victim in ["x", "y"] {
+        delete(&mut bench, victim);
+    }
+    pass(&mut bench, 4 * S);
+    assert_eq!((bench.bound(), bench.scheduler.nominated_pods().count()), (vec![], 0));
+    assert_eq!(bench.scheduler.ledger().reserved().count(), 0);
+    // Another term sees the nominations that the status still has.
+    bench.scheduler.set_leading(false);
+    news.into_iter().for_each(|pod| bench.apply(pod));
+    bench.scheduler.set_leading(true);
+    pass(&mut bench, 6 * S);
+    pass(&mut bench, 8 * S);
+    assert_eq!(bench.scheduler.nominated_pods().count(), 0);
+    assert_eq!(bench.scheduler.ledger().reserved().count(), 0);
+}
