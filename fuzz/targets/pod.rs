@@ -20,7 +20,7 @@ pub fn schedule(pod: &Pod, binding: &Binding) {
     let allocatable = Amounts { cpu_milli: 4_000, memory: 1 << 30, pods: 110, ..Amounts::default() };
     scheduler.apply_node(Node { name: "n".into(), allocatable, ..Node::default() });
     scheduler.apply_pod(pod.clone(), now);
-    scheduler.review(binding, Some(pod), Some(now));
+    scheduler.review(binding, Some(pod), (Some(now), false));
     consistent(&scheduler);
     scheduler.delete_pod(&pod.uid);
     consistent(&scheduler);

@@ -58,7 +58,7 @@ pub struct Guards {
 #[derive(Debug, Clone, Copy)]
 pub struct Grant {
     term: u64,
-    /// End of the hold; `None`: the guard's process binds the pod there itself.
+    /// End of the hold; `None`: it is of a berth process, and the guard's process binds the pod there itself.
     until: Option<Duration>,
 }
 
@@ -166,6 +166,7 @@ impl Sim {
             Client::Berth { .. } => Some(now + LATE_EFFECT.min(hold)),
             Client::Other { .. } => Some(now + hold),
         };
+        let ours = matches!(request.client, Client::Berth { .. });
         let pod = request.placed.clone().or(read);
         let Some(process) = self.process(who) else {
             self.answer(id, Err("connection reset".into()));
@@ -173,7 +174,7 @@ impl Sim {
         };
         let held = process.held();
         let is_assumed = process.shadow.is_assumed(&binding.uid, &binding.node);
-        let review = process.review(&binding, pod.as_deref(), until)?;
+        let review = process.review(&binding, pod.as_deref(), (until, ours))?;
         if process.held() > held {
             self.tally.count("held");
         }
@@ -195,7 +196,7 @@ impl Sim {
         let verdict = match review {
             _ if !is_same_term => Err("leadership was lost during the review".into()),
             BindReview::Refused(why) => Ok(GuardAnswer::Refused(why.to_string())),
-            _ => Ok(GuardAnswer::Allowed(Grant { term, until: until.filter(|_| !is_assumed) })),
+            _ => Ok(GuardAnswer::Allowed(Grant { term, until: until.filter(|_| !ours || !is_assumed) })),
         };
         self.answer(id, verdict);
         Ok(())

@@ -37,6 +37,16 @@ impl Shadow {
     /// The pod is bound or gone, so no request for it can take effect any more.
     pub fn end_holds(&mut self, uid: &str) {
         self.holds.retain(|(held, _), _| **held != *uid);
+        self.rivals.remove(uid);
+    }
+
+    /// A bind of this process has failed: the request of another client for the same node keeps the room.
+    pub fn refused(&mut self, binding: &Binding, now: Duration) {
+        self.assumed.remove(&binding.uid);
+        let rival = self.rivals.remove(&binding.uid).filter(|(_, until)| *until > now);
+        if let Some((pod, until)) = rival {
+            self.hold(binding, pod, until);
+        }
     }
 
     /// The pod of a hold was read at some time after `asked`.
@@ -168,16 +178,20 @@ impl Process {
         &mut self,
         binding: &Binding,
         read: Option<&Pod>,
-        until: Option<Duration>,
+        (until, ours): (Option<Duration>, bool),
     ) -> Result<BindReview, String> {
-        let review = self.scheduler.review(binding, read, until);
+        let review = self.scheduler.review(binding, read, (until, ours));
         let shadow = &mut self.shadow;
         shadow.judge_review(binding, read, &review)?;
         if let (BindReview::Allowed, Some(until)) = (&review, until)
-            && !shadow.is_assumed(&binding.uid, &binding.node)
             && let Some(pod) = shadow.find(&binding.uid, read)
         {
-            shadow.hold(binding, pod, until);
+            if !shadow.is_assumed(&binding.uid, &binding.node) {
+                shadow.hold(binding, pod, until);
+            } else if !ours && !shadow.is_bound(&binding.uid) {
+                let rival = shadow.rivals.entry(binding.uid.clone()).or_insert((pod, until));
+                rival.1 = rival.1.max(until);
+            }
         }
         Ok(review)
     }

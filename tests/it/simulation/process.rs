@@ -82,6 +82,8 @@ pub struct Shadow {
     pub settled: BTreeSet<Arc<str>>,
     /// By uid and node.
     pub holds: BTreeMap<(Arc<str>, Arc<str>), Hold>,
+    /// Of pods that this process binds: another client may bind it to the same node until then.
+    pub rivals: BTreeMap<Arc<str>, (Pod, Duration)>,
 }
 
 impl Shadow {
@@ -122,6 +124,7 @@ impl Shadow {
         if let Some((assumed, _)) = self.assumed.get_mut(uid) {
             *assumed = node.clone();
             self.settled.insert(uid.clone());
+            self.rivals.remove(uid);
         }
     }
 

@@ -173,9 +173,7 @@ impl Sim {
             BindOutcome::Bound => process.shadow.bound(&binding.uid, &binding.node),
             BindOutcome::BoundElsewhere(node) => process.shadow.bound(&binding.uid, node),
             BindOutcome::Vanished => process.shadow.vanished(&binding.uid),
-            BindOutcome::Refused(_) => {
-                process.shadow.assumed.remove(&binding.uid);
-            }
+            BindOutcome::Refused(_) => process.shadow.refused(&binding, now),
         }
         process.scheduler.bind_finished(&binding, outcome.clone(), now);
         self.note(|| format!("p{} {} to {}: {outcome:?}", who.0, binding.uid, binding.node));

@@ -209,7 +209,7 @@ impl Crowd {
                 node: node(FEW).name,
             };
             self.measure(Operation::Review, "a review", |scheduler, _, now| {
-                scheduler.review(&foreign, None, Some(now + S))
+                scheduler.review(&foreign, None, (Some(now + S), false))
             });
             self.ticks(2, S / 10);
         }

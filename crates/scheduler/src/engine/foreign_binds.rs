@@ -11,10 +11,16 @@ use berth_model::Pod;
 
 impl Engine {
     /// Reviews a binding that a client requests from the API server, and if it fits reserves its room for `hold`, in which the request
-    /// can take effect (`None`: never, and nothing is reserved). `pod`: the pod, if the caller has just read it.
-    pub fn review(&self, binding: &Binding, pod: Option<&Pod>, hold: Option<Duration>) -> BindReview {
+    /// can take effect (`None`: never, and nothing is reserved). `ours`: a berth process requests it. `pod`: the pod, if the caller has
+    /// just read it.
+    pub fn review(
+        &self,
+        binding: &Binding,
+        pod: Option<&Pod>,
+        (hold, ours): (Option<Duration>, bool),
+    ) -> BindReview {
         self.with(Operation::Review, |scheduler, now| {
-            scheduler.review(binding, pod, hold.map(|hold| now + hold))
+            scheduler.review(binding, pod, (hold.map(|hold| now + hold), ours))
         })
     }
 

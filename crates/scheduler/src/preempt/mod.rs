@@ -48,7 +48,8 @@ pub struct Potential {
     pub group: Option<Arc<VictimGroup>>,
 }
 
-/// Pods that are useless without each other: if one is evicted, all are, on any node.
+/// Pods that are useless without each other: if one is evicted, all are, on any node, except those that are too important
+/// for the preemptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VictimGroup {
     /// Identifies the group.
@@ -124,51 +125,76 @@ impl Site {
         let lower = |pod: &Occupant| {
             if pod.holding.priority < priority { VictimClaim::Lower } else { VictimClaim::No }
         };
-        Site::claimed(ledger, node, false, lower, group_of)
+        Site::claimed(ledger, node, (priority, false), lower, group_of)
     }
 
     /// Like [`Site::new`], but `claim` decides which pods may be preempted; it is called for the least important ones
-    /// first. A group may only be preempted if all of its pods may.
+    /// first. A group may only be preempted if all of its pods with a lower priority may: those with a higher one stay, and
+    /// protect no others.
     pub fn claimed(
         ledger: &Ledger,
         node: NodeId,
-        reclaims: bool,
+        (priority, reclaims): (i32, bool),
         mut claim: impl FnMut(&Occupant) -> VictimClaim,
         group_of: &dyn Fn(&str) -> Option<Arc<VictimGroup>>,
     ) -> Site {
         let mut occupants = ledger.occupants(node);
         occupants.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
-        let mut groups: BTreeMap<Arc<str>, VictimClaim> = BTreeMap::new();
+        let mut groups: BTreeMap<Arc<str>, Option<(Arc<VictimGroup>, bool)>> = BTreeMap::new();
         let mut pods = Vec::new();
         for pod in occupants {
-            let group = group_of(&pod.pod.uid);
-            let claim = match &group {
-                None => claim(&pod),
+            let (group, lent) = match group_of(&pod.pod.uid) {
+                None => match claim(&pod) {
+                    VictimClaim::No => continue,
+                    claim => (None, claim == VictimClaim::Lent),
+                },
                 Some(group) => {
-                    *groups.entry(group.name.clone()).or_insert_with(|| claim_all(group, &mut claim))
+                    let claimed = || claim_all(&group, priority, &mut claim);
+                    let known = groups.entry(group.name.clone()).or_insert_with(claimed);
+                    let is_whole = |all: &Arc<VictimGroup>| Arc::ptr_eq(all, &group);
+                    let goes = |(all, _): &&(_, bool)| is_whole(all) || all.has(&pod);
+                    let Some((all, lent)) = known.as_ref().filter(goes) else {
+                        continue;
+                    };
+                    (Some(all.clone()), *lent)
                 }
             };
-            if claim != VictimClaim::No {
-                pods.push(Potential { pod: Arc::new(pod), lent: claim == VictimClaim::Lent, group });
-            }
+            pods.push(Potential { pod: Arc::new(pod), lent, group });
         }
         Site { node, revision: ledger.inventory().row(node).revision, pods, reclaims }
     }
 }
 
-/// Returns the claim on a whole group: all of its pods must be preemptible; it is lent if one of them is.
-fn claim_all(group: &VictimGroup, claim: &mut impl FnMut(&Occupant) -> VictimClaim) -> VictimClaim {
+impl VictimGroup {
+    fn has(&self, pod: &Occupant) -> bool {
+        self.members.iter().any(|member| member.pod.uid == pod.pod.uid)
+    }
+}
+
+/// Returns what a preemptor with this priority may preempt of a group, and whether one of these pods is lent. `None`:
+/// nothing, because one of them has a lower priority but is protected.
+fn claim_all(
+    group: &Arc<VictimGroup>,
+    priority: i32,
+    claim: &mut impl FnMut(&Occupant) -> VictimClaim,
+) -> Option<(Arc<VictimGroup>, bool)> {
     let mut members: Vec<_> = group.members.iter().collect();
     members.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
-    let mut lent = false;
+    let (mut lent, mut stay) = (false, Vec::new());
     for member in members {
         match claim(member) {
-            VictimClaim::No => return VictimClaim::No,
+            VictimClaim::No if member.holding.priority >= priority => stay.push(&*member.pod.uid),
+            VictimClaim::No => return None,
             VictimClaim::Lent => lent = true,
             VictimClaim::Lower => {}
         }
     }
-    if lent { VictimClaim::Lent } else { VictimClaim::Lower }
+    if stay.is_empty() {
+        return Some((group.clone(), lent));
+    }
+    let goes = |member: &&Arc<Occupant>| !stay.contains(&&*member.pod.uid);
+    let members = group.members.iter().filter(goes).cloned().collect();
+    Some((Arc::new(VictimGroup { members, ..VictimGroup::clone(group) }), lent))
 }
 
 /// Sort key: more important pods first (upstream: `MoreImportantPod`): by priority, then by earlier start; a pod that

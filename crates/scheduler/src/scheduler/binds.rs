@@ -20,6 +20,7 @@ impl Scheduler {
         let ours = self.cluster.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding);
         match outcome {
             BindOutcome::Bound => {
+                self.foreign.has_no_rival(uid);
                 self.cluster.ledger.confirm(uid);
                 self.gangs.member_bound(uid);
                 if ours {
@@ -27,6 +28,7 @@ impl Scheduler {
                 }
             }
             BindOutcome::BoundElsewhere(node) => {
+                self.foreign.has_no_rival(uid);
                 self.move_charge(uid, &node);
                 self.remove(uid);
             }
@@ -36,6 +38,11 @@ impl Scheduler {
                 self.forget_foreign(uid);
             }
             BindOutcome::Refused(why) => match self.cluster.ledger.charge_of(uid) {
+                Some(charge) if charge.assumed && self.foreign.outlives(binding, now) => {
+                    if ours {
+                        self.wait_held(uid);
+                    }
+                }
                 Some(charge) if charge.assumed => {
                     self.preemption.node_changed(&binding.node);
                     self.discharge(uid);

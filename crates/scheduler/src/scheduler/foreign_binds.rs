@@ -27,6 +27,8 @@ pub(super) struct ForeignBinds {
     /// Holds on the previous node of a pod whose bind was then requested to another node. Keyed by a name made of uid
     /// and node, under which the ledger has the reservation.
     former: BTreeMap<Arc<str>, Hold>,
+    /// Of pods that this process binds itself: until when an allowed request of another client may bind it to the same node.
+    rivals: HashMap<Arc<str>, Duration>,
     /// Uids of the pods that kube-scheduler binds through the extender now.
     binds: BTreeSet<Arc<str>>,
 }
@@ -147,6 +149,7 @@ impl ForeignBinds {
     fn remove(&mut self, uid: &str) -> Vec<Arc<str>> {
         self.pods.remove(uid);
         self.holds.remove(uid);
+        self.rivals.remove(uid);
         let former = self.former_of(uid);
         former.iter().for_each(|name| {
             self.former.remove(name);
@@ -168,14 +171,14 @@ impl ForeignBinds {
         self.pods.values().map(|pod| &**pod)
     }
 
-    /// Returns what the ledger is to be charged with if the binding fits, or the final answer. `until`: as for
+    /// Returns what the ledger is to be charged with if the binding fits, or the final answer. `until`, `ours`: as for
     /// [`Scheduler::review`]; extends a hold for the same binding.
     fn assess(
         &mut self,
         cluster: &mut Cluster,
         binding: &Binding,
         pod: Option<&Pod>,
-        until: Option<Duration>,
+        (until, ours): (Option<Duration>, bool),
     ) -> Result<(Holding, NodeId), BindReview> {
         let (uid, node) = (&binding.uid, &binding.node);
         let refused = |refusal| Err(BindReview::Refused(refusal));
@@ -186,7 +189,7 @@ impl ForeignBinds {
                 return Err(BindReview::Allowed);
             }
             if host == node {
-                return Err(self.assess_again(cluster, uid, until));
+                return Err(self.assess_again(cluster, uid, (until, ours)));
             }
             if !self.holds(uid) {
                 return refused(BindRefusal::OwnBind(host.clone()));
@@ -222,7 +225,12 @@ impl ForeignBinds {
     }
 
     /// Reviews a binding whose node is charged already.
-    fn assess_again(&mut self, cluster: &Cluster, uid: &str, until: Option<Duration>) -> BindReview {
+    fn assess_again(
+        &mut self,
+        cluster: &Cluster,
+        uid: &Arc<str>,
+        (until, ours): (Option<Duration>, bool),
+    ) -> BindReview {
         if let Some(hold) = self.holds.get_mut(uid) {
             // This request may take effect later than the one before.
             hold.until = until.map_or(hold.until, |until| until.max(hold.until));
@@ -233,10 +241,29 @@ impl ForeignBinds {
         };
         // We assumed it ourselves, maybe before this replica was the guard; the previous guard may have granted the
         // resources to another pod.
-        match cluster.lacks(charge.node, &charge.holding, uid) {
-            None => BindReview::Allowed,
-            Some(lacking) => BindReview::Refused(BindRefusal::GrantedToOthers(lacking)),
+        if let Some(lacking) = cluster.lacks(charge.node, &charge.holding, uid) {
+            return BindReview::Refused(BindRefusal::GrantedToOthers(lacking));
         }
+        if let Some(until) = until.filter(|_| !ours) {
+            let known = self.rivals.entry(uid.clone()).or_default();
+            *known = until.max(*known);
+        }
+        BindReview::Allowed
+    }
+
+    /// Our own bind has failed: makes its room that of another client's request for the same node, if one may still take
+    /// effect. Returns whether there is one.
+    pub(super) fn outlives(&mut self, binding: &Binding, now: Duration) -> bool {
+        let until = self.rivals.remove(&binding.uid).filter(|until| *until > now);
+        if let Some(until) = until {
+            self.holds.insert(binding.uid.clone(), Hold { binding: binding.clone(), until });
+        }
+        until.is_some()
+    }
+
+    /// Our own bind has succeeded, or the pod is bound elsewhere: no other request can take effect.
+    pub(super) fn has_no_rival(&mut self, uid: &str) {
+        self.rivals.remove(uid);
     }
 
     /// Makes the pod's hold that of a former node. Returns the name and the node of its new reservation.
@@ -295,9 +322,14 @@ impl Scheduler {
 
     /// Checks whether `binding`, requested from the API server by any client, fits; if so, holds its resources. `until`
     /// is the time from which the request can no longer take effect; `None`: it never takes effect (dry run), and
-    /// nothing is held. `pod` is the pod if the caller has just read it.
-    pub fn review(&mut self, binding: &Binding, pod: Option<&Pod>, until: Option<Duration>) -> BindReview {
-        match self.foreign.assess(&mut self.cluster, binding, pod, until) {
+    /// nothing is held. `ours`: a berth process requests it. `pod` is the pod if the caller has just read it.
+    pub fn review(
+        &mut self,
+        binding: &Binding,
+        pod: Option<&Pod>,
+        (until, ours): (Option<Duration>, bool),
+    ) -> BindReview {
+        match self.foreign.assess(&mut self.cluster, binding, pod, (until, ours)) {
             Err(review) => review,
             Ok((holding, node)) => {
                 if let Some(until) = until {

@@ -265,7 +265,7 @@ impl Preemption {
                 toll = Toll::default();
             }
             let claim = |pod: &_| guarantees.claim_on(pod, by, &leaving, &mut toll);
-            Site::claimed(&cluster.ledger, node, by.1.reclaims(), claim, &group_of)
+            Site::claimed(&cluster.ledger, node, (by.0, by.1.reclaims()), claim, &group_of)
         };
         nodes.into_iter().map(site).collect()
     }
@@ -276,7 +276,7 @@ impl Preemption {
         let guarantees = self.guarantees(cluster);
         cluster.waiting.get(uid).is_some_and(|pod| {
             let by = (pod.priority, &guarantees.rights_of(pod));
-            gangs.bear(victims.pods.iter(), cluster, self) && guarantees.still_allow(by, &victims.pods)
+            gangs.bear(by.0, victims.pods.iter(), cluster, self) && guarantees.still_allow(by, &victims.pods)
         })
     }
 }

@@ -110,20 +110,21 @@ impl Guard {
                 let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
                 let hold = hold
                     .and_then(|hold| Some(self.created.hold(&namespace, &uid, Instant::now())?.min(hold)));
-                let verdict = self.review(&Binding { uid, namespace, name, node }, Some(pod), hold).await;
+                let verdict =
+                    self.review(&Binding { uid, namespace, name, node }, Some(pod), (hold, ours)).await;
                 if !matches!(verdict, Ok(None)) {
                     self.created.refused(&pod.namespace, &pod.uid);
                 }
                 verdict
             }
             ReviewSubject::Binding(binding) if !binding.uid.is_empty() => {
-                self.review(binding, None, hold).await
+                self.review(binding, None, (hold, ours)).await
             }
             ReviewSubject::Binding(binding) => {
                 match self.reader.read(&binding.namespace, &binding.name).await? {
                     Some(pod) => {
                         let binding = Binding { uid: pod.uid.clone(), ..binding.clone() };
-                        self.review(&binding, Some(&pod), hold).await
+                        self.review(&binding, Some(&pod), (hold, ours)).await
                     }
                     // The API server reports the missing pod itself.
                     None => Ok(None),
@@ -132,13 +133,18 @@ impl Guard {
         }
     }
 
-    /// `hold`: how long the request may take effect.
-    async fn review(&self, binding: &Binding, pod: Option<&Pod>, hold: Option<Duration>) -> GuardVerdict {
+    /// `hold`: how long the request may take effect. `ours`: a berth process has sent it.
+    async fn review(
+        &self,
+        binding: &Binding,
+        pod: Option<&Pod>,
+        (hold, ours): (Option<Duration>, bool),
+    ) -> GuardVerdict {
         let began = Instant::now();
         let mut read = None;
         loop {
             let pod = pod.or(read.as_ref());
-            match self.engine.review(binding, pod, hold) {
+            match self.engine.review(binding, pod, (hold, ours)) {
                 BindReview::Allowed => return Ok(None),
                 BindReview::Unknown if pod.is_none() => {
                     let found = self.reader.read(&binding.namespace, &binding.name).await?;

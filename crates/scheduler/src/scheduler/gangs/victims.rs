@@ -1,5 +1,5 @@
-//! Gang members as victims of preemption: a gang is never left below its minimum; it is evicted as a whole or not at
-//! all.
+//! Gang members as victims of preemption: a gang is never left below its minimum. All members that are less important
+//! than the preemptor are evicted, or none: members that are too important stay and protect no others.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,10 +48,11 @@ impl Gangs {
         Some(group)
     }
 
-    /// Returns whether each gang of these victims keeps its minimum or loses all members. A gang already below its
-    /// minimum may lose any.
+    /// Returns whether each gang of these victims keeps its minimum or loses all members below this priority. A gang
+    /// already below its minimum may lose any.
     pub(in crate::scheduler) fn bear<'a>(
         &self,
+        priority: i32,
         victims: impl Iterator<Item = &'a Arc<Occupant>>,
         cluster: &Cluster,
         preemption: &Preemption,
@@ -66,11 +67,12 @@ impl Gangs {
                 allocation.roles.iter().zip(roles).all(|(role, members)| members >= role.minimum)
             };
             let stay = || gang.placed.iter().filter(|(uid, _)| !is_leaving(uid, cluster, preemption));
-            let left: Vec<_> =
-                stay().filter(|(uid, _)| !gone.contains(&***uid)).map(|(_, role)| role).collect();
+            let left: Vec<_> = stay().filter(|(uid, _)| !gone.contains(&***uid)).collect();
+            let is_important =
+                |uid: &str| cluster.ledger.charge_of(uid).is_some_and(|pod| pod.holding.priority >= priority);
             let count = allocation.roles.len();
-            left.is_empty()
-                || enough(Gang::count(count, left.into_iter()))
+            left.iter().all(|(uid, _)| is_important(uid))
+                || enough(Gang::count(count, left.into_iter().map(|(_, role)| role)))
                 || !enough(Gang::count(count, stay().map(|(_, role)| role)))
         })
     }

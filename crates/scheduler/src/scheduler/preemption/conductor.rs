@@ -387,7 +387,12 @@ impl Scheduler {
         let changed = match &found {
             GangHuntResult::Takeovers(Some(takeovers)) => {
                 !attempt.is_current(takeovers, &self.cluster, nominations)
-                    || !self.gangs.bear(gangs::victims_of(takeovers), &self.cluster, &self.preemption)
+                    || !self.gangs.bear(
+                        attempt.priority,
+                        gangs::victims_of(takeovers),
+                        &self.cluster,
+                        &self.preemption,
+                    )
             }
             _ => false,
         };

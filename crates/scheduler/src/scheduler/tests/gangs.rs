@@ -645,16 +645,17 @@ fn a_gang_with_members_to_spare_loses_only_those() {
 }
 
 #[test]
-fn a_gang_with_a_member_that_is_too_important_is_left_alone() {
-    let mut bench = Bench::new(1, &["a", "b"]);
+fn a_member_that_is_too_important_stays_and_protects_no_other() {
+    let mut bench = Bench::new(1, &["a", "b", "c"]);
     bench.scheduler.cluster.config.preemption = true;
-    bench.allocate(allocation("g", 2));
-    bench.apply(Pod { started_s: Some(10), ..on("a", member("g-0", "g", 1000)) });
-    bench.apply(Pod { started_s: Some(10), priority: 9, ..on("b", member("g-1", "g", 1000)) });
+    bench.allocate(allocation("g", 3));
+    for (uid, node, priority) in [("g-0", "a", 0), ("g-1", "b", 9), ("g-2", "c", 1)] {
+        bench.apply(Pod { started_s: Some(10), priority, ..on(node, member(uid, "g", 1000)) });
+    }
     bench.run_until(S);
     bench.apply(Pod { priority: 5, ..pod("p", 1000) });
     bench.run_until(2 * S);
-    assert!(bench.evictions.is_empty());
+    assert_eq!(evicted(&bench), ["g-0", "g-2"], "the others are of no use without each other");
 }
 
 #[test]
