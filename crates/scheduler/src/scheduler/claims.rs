@@ -17,7 +17,7 @@ use super::cluster::Cluster;
 use super::{Action, Scheduler, Stale, State};
 use crate::inventory::NodeId;
 use crate::objects::{BindingError, ClaimProgress, VolumeNews, WantedVolume};
-use crate::placement::ClaimOrder;
+use crate::placement::{Binding, ClaimOrder};
 use crate::rules::{VolumeChoice, plan_volumes};
 use berth_model::{ClaimName, Holding, VolumeNeeds};
 
@@ -219,6 +219,9 @@ impl Scheduler {
         if !self.cluster.leading {
             let claiming: Vec<_> = self.claims.claiming.keys().cloned().collect();
             for uid in claiming {
+                if self.yields_to_rival(&uid, now) {
+                    continue;
+                }
                 self.discharge(&uid);
                 self.withdraw(&uid);
                 self.stale.mark_pod(&uid);
@@ -254,6 +257,9 @@ impl Scheduler {
     /// Releases the pod's node and retries it after a backoff. Written claims stay as they are, as upstream: a reserved
     /// volume stays reserved, and a provisioner that fails removes the selected node from the claim itself.
     fn claims_failed(&mut self, uid: &Arc<str>, error: &ClaimError, now: Duration) {
+        if self.yields_to_rival(uid, now) {
+            return;
+        }
         self.release_claims(uid);
         self.discharge(uid);
         let news = self.cluster.waiting.get_mut(uid).and_then(|pod| pod.news.take());
@@ -262,6 +268,21 @@ impl Scheduler {
             self.apply_pod(*pod, now);
         }
         self.wake_for_parked();
+    }
+
+    /// Leaves the node to another client's request that may still bind the pod there. Returns whether there is one.
+    fn yields_to_rival(&mut self, uid: &Arc<str>, now: Duration) -> bool {
+        let order = self.claims.claiming.get(uid).map(|claiming| &claiming.order);
+        let Some((order, waiting)) = order.zip(self.cluster.waiting.get(uid)) else {
+            return false;
+        };
+        let (namespace, name) = (waiting.source.namespace.clone(), waiting.source.name.clone());
+        let binding = Binding { uid: uid.clone(), namespace, name, node: order.node.clone() };
+        let yields = self.foreign.outlives(&binding, now);
+        if yields {
+            self.wait_held(uid);
+        }
+        yields
     }
 
     /// Ends the pod's wait for claims: their reservations fall back to the API server's state.

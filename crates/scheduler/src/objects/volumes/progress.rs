@@ -40,6 +40,9 @@ pub enum BindingError {
     VolumeGone(Arc<str>),
     #[error("ClaimRef got reset for pv {0:?}")]
     ClaimRefReset(Arc<str>),
+    /// By another scheduler, or for another pod with the claim. Upstream does not look.
+    #[error("persistentvolumeclaim {claim:?} is bound to pv {volume:?}")]
+    BoundElsewhere { claim: Arc<str>, volume: Arc<str> },
     #[error("provisioning failed for PVC {0:?}")]
     ProvisioningFailed(Arc<str>),
     #[error("pv {volume:?} node affinity doesn't match node {node:?}: no matching NodeSelectorTerms")]
@@ -119,6 +122,9 @@ impl Volumes {
                 }
                 if known.claim.as_ref().is_none_or(|reference| reference.uid != claim.uid) {
                     return Err(BindingError::ClaimRefReset(volume.clone()));
+                }
+                if let Some(bound) = claim.bound_to().filter(|bound| *bound != volume) {
+                    return Err(BindingError::BoundElsewhere { claim: name.clone(), volume: bound.clone() });
                 }
                 Some(known)
             }

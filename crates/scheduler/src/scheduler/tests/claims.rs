@@ -201,6 +201,28 @@ fn a_claim_that_could_not_be_asked_for_gives_node_and_volume_back() {
 }
 
 #[test]
+fn a_pod_does_not_go_to_the_volume_of_its_node_when_its_claim_got_another_one() {
+    let objects = [ClusterObject::Volume(volume("pv", "a")), ClusterObject::Claim(claim("data", "local"))];
+    let mut bench = Bench::with_claims(&["a", "b"], objects);
+    bench.apply(uses("data", pod("p", 100)));
+    bench.work();
+    let order = bench.orders[0].clone();
+    bench.written(&order, Ok(vec![2]));
+    // The volume refers to the claim, which an earlier write for another pod has bound elsewhere.
+    bench.bind_claim("data", volume("other", "b"));
+    let reference = ClaimRef { claim: claim_name("data"), uid: "uid of data".into() };
+    bench.object(ClusterObject::Volume(Volume { version: 2, claim: Some(reference), ..volume("pv", "a") }));
+    bench.soon();
+    assert_eq!(
+        bench.last_told(),
+        "running PreBind plugin \"VolumeBinding\": binding volumes: persistentvolumeclaim \"data\" is bound to pv \"other\""
+    );
+    bench.tick(bench.now + 2 * S);
+    bench.work();
+    assert_eq!((bench.bound(), &*bench.binds[0].node), (vec!["p"], "b"));
+}
+
+#[test]
 fn a_provisioner_that_takes_the_node_away_makes_the_pod_choose_again() {
     let mut bench = Bench::with_claims(&["a"], [ClusterObject::Claim(claim("data", "made"))]);
     bench.apply(uses("data", pod("p", 100)));
