@@ -32,6 +32,7 @@ impl Sim {
             let node = node(&format!("n{at}"), &mut self.load);
             self.cluster.apply_node(node);
         }
+        self.build_storage();
         for _ in 0..self.load.below(6) {
             self.create_pods();
         }
@@ -43,6 +44,7 @@ impl Sim {
             return;
         }
         self.chaos_left -= 1;
+        self.change_storage();
         match self.load.below(100) {
             0..24 => self.create_pods(),
             24..30 => self.create_members(),
@@ -88,6 +90,7 @@ impl Sim {
         self.note(|| "calm".into());
         self.faults = false;
         self.cluster.up = true;
+        self.control_volumes_soon();
         for pod in self.cluster.store.list() {
             if (pod.node_name.as_ref()).is_some_and(|node| !self.cluster.nodes.contains_key(node)) {
                 self.after(S, Event::Remove(pod.into()));
@@ -123,6 +126,7 @@ impl Sim {
             if gated {
                 pod.gates = ["example.com/wait".into()].into();
             }
+            self.give_claims(&mut pod);
             self.note(|| format!("{uid} of kind {kind} is created, gated: {gated}"));
             self.cluster.create_pod(pod);
         }

@@ -24,6 +24,7 @@ mod quotas;
 mod reports;
 mod requests;
 mod sim;
+mod storage;
 mod watches;
 mod work;
 

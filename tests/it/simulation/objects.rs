@@ -18,8 +18,11 @@ use super::sim::Sim;
 pub type ObjectKey = (ObjectKind, ObjectName);
 
 /// Kinds that every process lists before it schedules.
-pub const KINDS: [ObjectKind; 5] = [
+pub const KINDS: [ObjectKind; 8] = [
     ObjectKind::Namespace,
+    ObjectKind::StorageClass,
+    ObjectKind::PersistentVolume,
+    ObjectKind::PersistentVolumeClaim,
     ObjectKind::Allocation,
     ObjectKind::AllocationPolicy,
     ObjectKind::Quota,
@@ -39,6 +42,12 @@ pub fn global(kind: ObjectKind, name: &str) -> ObjectKey {
 pub fn key_of(object: &ClusterObject) -> ObjectKey {
     match object {
         ClusterObject::Namespace { name, .. } => global(ObjectKind::Namespace, name),
+        ClusterObject::StorageClass(class) => global(ObjectKind::StorageClass, &class.name),
+        ClusterObject::Volume(volume) => global(ObjectKind::PersistentVolume, &volume.spec.name),
+        ClusterObject::Claim(claim) => {
+            let (namespace, name) = (claim.name.namespace.clone(), claim.name.name.clone());
+            (ObjectKind::PersistentVolumeClaim, ObjectName { namespace, name })
+        }
         ClusterObject::Policy(policy) => global(ObjectKind::AllocationPolicy, &policy.name),
         ClusterObject::Quota(quota) => global(ObjectKind::Quota, &quota.name),
         ClusterObject::DisruptionBudget(budget) => (ObjectKind::DisruptionBudget, budget.name.clone()),

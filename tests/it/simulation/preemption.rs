@@ -1,20 +1,32 @@
 //! Preemption in the simulation: evictions take time or are rejected, and only allowed victims are evicted.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use berth_model::PreemptionPolicy;
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
 use berth_scheduler::scheduler::{Action, Eviction, Scheduler, Settled};
 
 use super::gangs::{gang_of, minimum};
-use super::process::Who;
+use super::process::{Shadow, Who};
 use super::quotas::quota_of;
 use super::sim::{Event, MS, S, Sim, Step};
 
 /// Returns a pod's message without the result of preemption.
 pub fn without_preemption(text: &str) -> &str {
     text.find(" no new claims to deallocate, preemption:").map_or(text, |at| &text[..at])
+}
+
+impl Shadow {
+    /// Returns the priority at which this pod preempts: the lowest of its gang's members that wait, if it has a gang.
+    fn preempts_at(&self, uid: &str) -> i32 {
+        let gang = self.pods.get(uid).and_then(gang_of);
+        let together = self
+            .pods
+            .values()
+            .filter(|pod| gang.is_some() && gang_of(pod) == gang && pod.node_name.is_none());
+        let own = self.pods.get(uid).map_or(i32::MAX, |pod| pod.priority);
+        together.map(|pod| pod.priority).fold(own, i32::min)
+    }
 }
 
 impl Sim {
@@ -66,26 +78,38 @@ impl Sim {
         Ok(())
     }
 
-    /// These pods are evicted together: a gang at its minimum stays at it or loses all members.
-    pub fn judge_victims(&self, who: Who, victims: &BTreeSet<Arc<str>>) -> Step {
+    /// These pods are evicted together: a gang at its minimum stays at it, or loses all members that are less important than
+    /// the preemptor.
+    pub fn judge_victims(&self, who: Who, evictions: &[Eviction]) -> Step {
         let process = &self.processes[who.0];
-        let mut gangs: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
-        let concerned: BTreeSet<u64> =
-            victims.iter().filter_map(|uid| gang_of(process.shadow.pods.get(uid)?)).collect();
-        if concerned.is_empty() {
-            return Ok(());
-        }
-        for pod in process.shadow.pods.values().filter(|pod| !pod.deleting) {
-            let charged = process.scheduler.ledger().charge_of(&pod.uid).is_some();
-            if let Some(gang) = gang_of(pod).filter(|gang| charged && concerned.contains(gang)) {
-                let (before, after) = gangs.entry(gang).or_default();
-                *before += 1;
-                *after += usize::from(!process.scheduler.is_evicting(&pod.uid));
+        let pods = &process.shadow.pods;
+        // By gang: the lowest priority of those that evict members of it.
+        let mut concerned: BTreeMap<u64, i32> = BTreeMap::new();
+        for eviction in evictions {
+            if let Some(gang) = pods.get(&eviction.victim.uid).and_then(gang_of) {
+                let priority = process.shadow.preempts_at(&eviction.preemptor.uid);
+                let lowest = concerned.entry(gang).or_insert(priority);
+                *lowest = priority.min(*lowest);
             }
         }
-        for (gang, (before, after)) in gangs {
+        let mut gangs: BTreeMap<u64, (usize, usize, bool)> = BTreeMap::new();
+        for pod in pods.values().filter(|pod| !pod.deleting) {
+            // One that another client may bind is no member with a node yet.
+            let charged =
+                process.scheduler.ledger().charge_of(&pod.uid).is_some() && !process.shadow.is_held(&pod.uid);
+            if let Some(gang) = gang_of(pod).filter(|_| charged)
+                && let Some(priority) = concerned.get(&gang)
+            {
+                let (before, after, unimportant) = gangs.entry(gang).or_default();
+                let stays = !process.scheduler.is_evicting(&pod.uid);
+                *before += 1;
+                *after += usize::from(stays);
+                *unimportant |= stays && pod.priority < *priority;
+            }
+        }
+        for (gang, (before, after, unimportant)) in gangs {
             let minimum = minimum(gang) as usize;
-            if before >= minimum && after > 0 && after < minimum {
+            if before >= minimum && unimportant && after < minimum {
                 return Err(format!("{after} of {before} members of g{gang} are left, it needs {minimum}"));
             }
         }

@@ -78,6 +78,8 @@ pub struct Shadow {
     pub rules_changed: Duration,
     /// Pods bound by this process that it has neither seen on their node nor learned to be on another.
     pub assumed: BTreeMap<Arc<str>, (Arc<str>, Arc<Usage>)>,
+    /// Of these, the pods whose claims are being bound first; their bind has not begun.
+    pub claiming: BTreeMap<Arc<str>, Binding>,
     /// Of these, the pods that the API server has answered to be bound.
     pub settled: BTreeSet<Arc<str>>,
     /// By uid and node.

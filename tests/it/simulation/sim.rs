@@ -8,7 +8,7 @@ use berth_model::{Pod, PodRef, ScheduledCondition};
 use berth_scheduler::agent::Agent;
 use berth_scheduler::dispatch::DispatcherKind;
 use berth_scheduler::invariants::{self, Violation};
-use berth_scheduler::placement::{BindAttempt, Binding, Reply, Truth};
+use berth_scheduler::placement::{BindAttempt, Binding, ClaimOrder, Reply, Truth};
 use berth_scheduler::scheduler::{Action, Eviction, Settled, Task};
 
 use super::budgets::DisruptionController;
@@ -18,6 +18,7 @@ use super::dice::Dice;
 use super::gangs::gang_of;
 use super::guard::{GuardSettings, Guards, ReviewStep};
 use super::process::{Answer, Doing, Process, Settings, Who, Worker};
+use super::storage::Storage;
 use super::watches::{Listing, PODS, WATCHES};
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -62,6 +63,11 @@ pub enum Event {
     /// The read of a held pod reaches the API server, and its answer the guard.
     ReadHeld(Who, Binding, Duration, Duration),
     HeldRead(Who, Binding, Truth, Duration),
+    /// What is written for the claims of a pod reaches the API server, and its answer the process.
+    WriteClaims(Who, ClaimOrder),
+    ClaimsWritten(Who, ClaimOrder, Result<Vec<u64>, String>),
+    /// The volume controller and the provisioner look at all claims.
+    ControlVolumes,
     /// Another scheduler binds a pod, which it has tried so many times.
     OtherBinds(Arc<str>, u32),
 }
@@ -88,7 +94,7 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 59] = [
+        const EXPECTED: [&str; 64] = [
             "evicted",
             "eviction refused",
             "evicted for a gang",
@@ -129,6 +135,11 @@ impl Tally {
             "budget heeded",
             "budget violated",
             "drained",
+            "claims",
+            "claims ordered",
+            "claims given up",
+            "claim bound",
+            "not provisioned",
             "disruption without effect",
             "eviction forbidden",
             "review",
@@ -171,6 +182,7 @@ pub struct Sim {
     pub chaos_left: u32,
     pub churn: Option<Churn>,
     pub disruptions: DisruptionController,
+    pub storage: Storage,
     pub guards: Guards,
     /// Binds that were given up: they must not take effect any more.
     pub given_up: BTreeSet<u64>,
@@ -223,6 +235,7 @@ impl Sim {
             chaos_left: 0,
             churn: None,
             disruptions: DisruptionController::default(),
+            storage: Storage::new(seed),
             guards: Guards::default(),
             given_up: BTreeSet::new(),
             effected: BTreeSet::new(),
@@ -372,6 +385,9 @@ impl Sim {
             Event::LookAfterHolds(who) => self.look_after_holds(who)?,
             Event::ReadHeld(who, binding, asked, back) => self.read_held(who, binding, asked, back),
             Event::HeldRead(who, binding, truth, asked) => self.held_read(who, &binding, &truth, asked)?,
+            Event::WriteClaims(who, order) => self.write_claims(who, order),
+            Event::ClaimsWritten(who, order, written) => self.claims_written(who, &order, written)?,
+            Event::ControlVolumes => self.control_volumes(),
             Event::OtherBinds(uid, tries) => self.other_binds(&uid, tries),
             Event::Up => {
                 self.note(|| "API server up".into());
@@ -542,20 +558,19 @@ impl Sim {
 
     /// Carries out the pending actions of a process, and checks it.
     pub fn carry_out(&mut self, who: Who) -> Step {
-        let Some(process) = self.process(who) else {
+        if self.process(who).is_none() {
             return Ok(());
-        };
-        let (mut begun, mut victims, mut evictions) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        }
+        self.end_claiming(who);
+        let process = &mut self.processes[who.0];
+        let (mut begun, mut evictions) = (BTreeSet::new(), Vec::new());
         for action in process.scheduler.take_actions() {
             match action {
                 Action::Bind(binding) => {
                     begun.extend(self.processes[who.0].shadow.pods.get(&binding.uid).and_then(gang_of));
                     self.start_bind(who, binding)?;
                 }
-                // Pods of the simulation have no claims, so nothing could bind them.
-                Action::Claim(order) => {
-                    return Err(format!("pod {} asks for claims it does not have", order.uid));
-                }
+                Action::Claim(order) => self.order_claims(who, order)?,
                 Action::Report(report) => self.report(who, report)?,
                 Action::WakeAgent(at) => {
                     let worker = &mut self.processes[who.0].workers[at];
@@ -567,7 +582,6 @@ impl Sim {
                 }
                 Action::Evict(eviction) => {
                     self.judge_eviction(who, &eviction)?;
-                    victims.insert(eviction.victim.uid.clone());
                     evictions.push((*eviction).clone());
                     let pause = self.delays.up_to(20 * MS);
                     self.after(pause, Event::Evict(who, eviction));
@@ -579,7 +593,7 @@ impl Sim {
                 | Action::TellQuota(_) => {}
             }
         }
-        self.judge_victims(who, &victims)?;
+        self.judge_victims(who, &evictions)?;
         self.judge_budgets(who, &evictions)?;
         self.processes[who.0].dry_run_budgets = None;
         if !begun.is_empty() {
@@ -600,7 +614,11 @@ impl Sim {
 
     fn start_bind(&mut self, who: Who, binding: Binding) -> Step {
         self.note(|| format!("p{} binds {} to {}", who.0, binding.uid, binding.node));
-        self.judge_commit(who, &binding)?;
+        // The node of a pod that has waited for its claims was judged before.
+        if self.processes[who.0].shadow.claiming.remove(&binding.uid).is_none() {
+            self.judge_commit(who, &binding)?;
+        }
+        self.judge_claims(who, &binding)?;
         self.next_bind += 1;
         let id = self.next_bind;
         let process = &mut self.processes[who.0];

@@ -163,10 +163,11 @@ impl Scheduler {
         })
     }
 
-    /// Checks I11. Agents check the limit before they start, so each may exceed it by one bind, or by one gang.
+    /// Checks I11. Agents check the limit before they start, so each may exceed it by one bind, or by one gang; meanwhile pods whose
+    /// claims are bound may reach it.
     fn check_bounds(&self) -> Checked {
         let more = self.dispatcher.agents() * self.gangs.largest().max(1);
-        let most = self.cluster.config.max_waiting_binds + more - 1;
+        let most = self.cluster.config.max_waiting_binds + more;
         ensure(11, self.binds <= most, || format!("{} binds, the limit is {most}", self.binds))
     }
 }
