@@ -56,6 +56,10 @@ impl FromStr for Kubernetes {
     }
 }
 
+/// Oldest versions that are used from `PATH`.
+const ETCD_MIN: (u32, u32) = (3, 5);
+const KUBE_APISERVER_MIN: (u32, u32) = (1, 34);
+
 /// A program that the demo, the tests or the benchmarks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
@@ -108,6 +112,8 @@ pub struct Environment {
     pub cache: PathBuf,
     /// `PATH`, where `go` is looked for.
     pub path: OsString,
+    /// Whether etcd and kube-apiserver of `path` are used, in any version that works. Tests need the versions that are built.
+    pub uses_path: bool,
     /// Suppresses build messages.
     pub quiet: bool,
 }
@@ -137,6 +143,7 @@ impl Environment {
                 .map_or(Ok(Kubernetes::default()), |minor| minor.to_string_lossy().parse())?,
             cache: folder.join("control-plane"),
             path: variable("PATH").unwrap_or_default(),
+            uses_path: false,
             quiet: false,
         })
     }
@@ -163,11 +170,58 @@ impl Environment {
                 );
             }
         }
+        if let Some(path) = self.usable_in_path(program) {
+            return Ok(path);
+        }
         let path = self.cached(program);
         if !path.is_file() {
             self.build_locked(program, &path)?;
         }
         Ok(path)
+    }
+
+    /// Says which of the programs will be built, and how long that takes, if Go is here.
+    pub fn announce_builds(&self, programs: &[Program]) {
+        let is_missing = |program: &&Program| {
+            self.assets.is_none()
+                && self.usable_in_path(**program).is_none()
+                && !self.cached(**program).is_file()
+        };
+        let name = |program: &Program| {
+            let version = go::version(*program, self.kubernetes_of(*program));
+            format!("{} {version} ({})", program.name(), go::usual_time(*program))
+        };
+        let missing: Vec<String> = programs.iter().filter(is_missing).map(name).collect();
+        if !missing.is_empty() && self.in_path("go").is_some() {
+            let line = format!(
+                "building with Go on two cores, once: {}; an interrupted build goes on where it stopped",
+                missing.join(", then ")
+            );
+            go::say(self, &line);
+        }
+    }
+
+    fn in_path(&self, name: &str) -> Option<PathBuf> {
+        std::env::split_paths(&self.path).map(|folder| folder.join(name)).find(|path| path.is_file())
+    }
+
+    /// Returns the program of `path`, if it may be used and is new enough.
+    fn usable_in_path(&self, program: Program) -> Option<PathBuf> {
+        if !self.uses_path {
+            return None;
+        }
+        let (before, version_min) = match program {
+            Program::Etcd => ("etcd Version: ", ETCD_MIN),
+            Program::KubeApiserver => ("Kubernetes v", KUBE_APISERVER_MIN),
+            _ => return None,
+        };
+        let path = self.in_path(program.name())?;
+        let output = Command::new(&path).arg("--version").output().ok()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let version = said.lines().find_map(|line| line.strip_prefix(before))?;
+        let mut numbers = version.trim().split('.').map(|number| number.parse().ok());
+        let found: (u32, u32) = (numbers.next()??, numbers.next()??);
+        (found >= version_min).then_some(path)
     }
 
     /// Returns the minor version that kube-apiserver reports, which may be one of the user's: `36` of `v1.36.3`.
@@ -225,11 +279,25 @@ impl Environment {
     fn advice(&self, program: Program) -> String {
         let name = program.name();
         match program {
-            Program::Etcd | Program::KubeApiserver => format!(
-                "no {name} here: install Go {} or newer (https://go.dev/dl) to have it built, or set \
-                 KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver",
-                go::VERSION_MIN_TEXT,
-            ),
+            Program::Etcd | Program::KubeApiserver => {
+                let text = format!(
+                    "no {name} here: install Go {} or newer (https://go.dev/dl) to have it built, or set \
+                     KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver",
+                    go::VERSION_MIN_TEXT,
+                );
+                if !self.uses_path {
+                    return text;
+                }
+                let ((etcd, etcd_minor), (_, minor)) = (ETCD_MIN, KUBE_APISERVER_MIN);
+                format!(
+                    "{text}, or put etcd {etcd}.{etcd_minor} and kube-apiserver 1.{minor} or newer into PATH; or use a \
+                     cluster that you have, such as one of kind or k3s: berth demo --kubeconfig FILE. Go is installed \
+                     by: curl -L https://go.dev/dl/go{}.0.linux-{}.tar.gz | sudo tar -C /usr/local -xz && export \
+                     PATH=$PATH:/usr/local/go/bin",
+                    go::VERSION_MIN_TEXT,
+                    go_architecture(),
+                )
+            }
             Program::KubeScheduler | Program::KubeControllerManager => format!(
                 "no {name} here: install Go {} or newer (https://go.dev/dl) to have it built, or set \
                  KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and {name}",
@@ -247,6 +315,15 @@ impl Environment {
                 )
             }
         }
+    }
+}
+
+/// Returns this machine's architecture in the names of Go's archives.
+fn go_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
     }
 }
 
@@ -292,12 +369,19 @@ mod tests {
             kubernetes: Kubernetes::default(),
             cache: folder.join("cache"),
             path: path.into_os_string(),
+            uses_path: false,
             quiet: true,
         }
     }
 
+    impl Environment {
+        fn path_of(&self, name: &str) -> PathBuf {
+            Path::new(&self.path).join(name)
+        }
+    }
+
     fn fake_go(environment: &Environment, script: &str) {
-        write_script(&Path::new(&environment.path).join("go"), script);
+        write_script(&environment.path_of("go"), script);
     }
 
     /// Writes the file with a shell: a file that this process has open for writing may be inherited, still open, by a program that
@@ -350,6 +434,53 @@ mod tests {
         assert!(error.contains("there is no go in PATH"), "{error}");
         let error = error_of(&environment, Program::Helm);
         assert!(error.contains("no helm here: it is built with Go 1.26"), "{error}");
+    }
+
+    #[test]
+    fn a_program_in_path_is_used_where_any_version_is_good_enough_if_it_is_new_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        let pinned = environment(folder.path());
+        let any = Environment { uses_path: true, ..pinned.clone() };
+        let (etcd, api_server) = (any.path_of("etcd"), any.path_of("kube-apiserver"));
+        write_script(&etcd, "echo etcd Version: 3.5.16; echo Git SHA: 0");
+        write_script(&api_server, "echo Kubernetes v1.33.9");
+        assert_eq!(any.find_or_build(Program::Etcd).unwrap(), etcd);
+        assert!(error_of(&any, Program::KubeApiserver).contains("no kube-apiserver here"));
+        write_script(&api_server, "echo Kubernetes v1.35.0");
+        assert_eq!(any.find_or_build(Program::KubeApiserver).unwrap(), api_server);
+        for program in [Program::Etcd, Program::KubeApiserver] {
+            let error = error_of(&pinned, program);
+            assert!(!error.contains("--kubeconfig"), "{error}");
+        }
+    }
+
+    #[test]
+    fn without_go_the_demo_names_every_other_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let any = Environment { uses_path: true, ..environment(folder.path()) };
+        let error = error_of(&any, Program::KubeApiserver);
+        for way in [
+            "install Go 1.26 or newer",
+            "KUBEBUILDER_ASSETS",
+            "kube-apiserver 1.34 or newer into PATH",
+            "berth demo --kubeconfig FILE",
+            "curl -L https://go.dev/dl/go1.26.0.linux-",
+        ] {
+            assert!(error.contains(way), "{way}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_an_interrupted_build_left_behind_is_removed_by_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = environment(folder.path());
+        let left = environment.cache.join(".build-left");
+        fs::create_dir_all(left.join("bin")).unwrap();
+        let fake = r#"[ "$1" = version ] && echo go version go1.26.0 a/b && exit; echo helm > "$GOBIN/helm""#;
+        fake_go(&environment, fake);
+        environment.find_or_build(Program::Helm).unwrap();
+        assert!(!left.exists());
+        assert!(environment.cache.join("tools").is_dir());
     }
 
     #[test]

@@ -110,8 +110,12 @@ fn api_server_args(
     key: &Path,
 ) -> Vec<String> {
     let (tokens, certificates, key) = (tokens.display(), certificates.display(), key.display());
-    let disabled_plugins =
-        if options.taint_new_nodes { "ServiceAccount" } else { "ServiceAccount,TaintNodesByCondition" };
+    let plugins = [
+        ("ServiceAccount", options.require_service_accounts),
+        ("TaintNodesByCondition", options.taint_new_nodes),
+    ];
+    let disabled = plugins.iter().filter(|(_, is_kept)| !is_kept).map(|(name, _)| *name);
+    let disabled_plugins = disabled.collect::<Vec<_>>().join(",");
     let mut args = vec![
         format!("--etcd-servers={etcd_url}"),
         "--bind-address=127.0.0.1".to_owned(),
@@ -186,6 +190,8 @@ pub(super) async fn start_controller_manager(
             "--leader-elect=false".to_owned(),
             "--kube-api-qps=500".to_owned(),
             "--kube-api-burst=1000".to_owned(),
+            // Half of the default, so that tests of lost heartbeats take half the time.
+            "--node-monitor-grace-period=25s".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--secure-port={port}"),
         ];

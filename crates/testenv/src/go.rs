@@ -1,19 +1,25 @@
 //! Builds of Go programs, from ordinary modules at pinned versions.
 
+use std::ffi::OsString;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use super::binaries::{Environment, Kubernetes, Program};
+use super::process::Process;
 
 pub(super) const VERSION_MIN_TEXT: &str = "1.26";
 const VERSION_MIN: (u32, u32) = (1, 26);
 const ERROR_LINES_MAX: usize = 20;
+const SCRATCH_PREFIX: &str = ".build-";
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Interval of lines about a running build, where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(15);
 /// The linker drops the debug information (`-w`); without it, compiling takes an eighth less time.
 const NO_DEBUG_INFO: &str = "-gcflags=all=-dwarf=false";
 
@@ -107,7 +113,7 @@ pub(super) fn filter_oracle_fingerprint() -> u64 {
 }
 
 /// Returns the usual time of a cold build on two cores.
-fn usual_time(program: Program) -> &'static str {
+pub(super) fn usual_time(program: Program) -> &'static str {
     match program {
         Program::KubeApiserver => "about 4 minutes",
         // Shares most packages with kube-apiserver and kube-scheduler, if they were built here.
@@ -123,11 +129,13 @@ fn usual_time(program: Program) -> &'static str {
     }
 }
 
-/// Builds `program` and moves it to `path` when it is complete.
+/// Builds `program` and moves it to `path` when it is complete. If this process ends before, Go is killed; the packages that it has
+/// compiled are in its cache, and the next build uses them. Only one build may run in the cache folder.
 pub(super) fn build(program: Program, path: &Path, environment: &Environment) -> Result<()> {
     let kubernetes = environment.kubernetes_of(program);
+    remove_scratch(&environment.cache)?;
     // Next to the destination, so that the last step is a rename; removed on every return.
-    let scratch = tempfile::Builder::new().prefix(".build-").tempdir_in(&environment.cache)?;
+    let scratch = tempfile::Builder::new().prefix(SCRATCH_PREFIX).tempdir_in(&environment.cache)?;
     let folder = scratch.path();
     let bin = folder.join("bin");
     fs::create_dir(&bin)?;
@@ -136,38 +144,43 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
         fs::create_dir_all(path.parent().unwrap_or(folder))?;
         fs::write(path, source)?;
     }
-    require_version(go(folder, environment))?;
+    let mut go = Command::new("go");
+    set_up(&mut go, folder, environment);
+    require_version(go)?;
 
-    let mut command = go(folder, environment);
+    let mut args: Vec<OsString> = Vec::new();
     match module(program, kubernetes) {
         Some(_) => {
             let stamp = "-X k8s.io/component-base/version.git";
             let (major, minor) = kubernetes.minor().split_once('.').context("a version has two numbers")?;
             let version = kubernetes.version();
             let flags = format!("-s -w {stamp}Version={version} {stamp}Major={major} {stamp}Minor={minor}");
-            command.args([
-                "build",
-                "-mod=readonly",
-                "-trimpath",
-                NO_DEBUG_INFO,
-                "-buildvcs=false",
-                "-ldflags",
-                &flags,
-                "-o",
-            ]);
-            command.arg(bin.join(program.name())).arg(package(program));
+            let fixed = ["build", "-v", "-mod=readonly", "-trimpath", NO_DEBUG_INFO, "-buildvcs=false"];
+            args.extend(fixed.map(Into::into));
+            args.extend(["-ldflags".into(), flags.into()]);
+            args.extend(["-o".into(), bin.join(program.name()).into(), package(program).into()]);
         }
         // These modules have no replace directives, so `go install` accepts them with their own pinned dependencies.
         None => {
-            command.args(["install", "-trimpath", NO_DEBUG_INFO, "-ldflags", "-s -w"]);
-            command.arg(format!("{}@{}", package(program), version(program, kubernetes)));
+            let fixed = ["install", "-v", "-trimpath", NO_DEBUG_INFO, "-ldflags", "-s -w"];
+            args.extend(fixed.map(Into::into));
+            args.push(format!("{}@{}", package(program), version(program, kubernetes)).into());
         }
     }
-    let progress = Progress::start(program, environment);
-    let output = command.output().context("cannot run go")?;
-    if !output.status.success() {
-        let said = [output.stdout, output.stderr].concat();
-        bail!("go could not build {}:\n{}", program.name(), last_lines(&String::from_utf8_lossy(&said)));
+    let mut progress = Progress::start(program, environment);
+    let mut process = Process::start_with("go", Path::new("go"), args, folder.join("log"), |command| {
+        set_up(command, folder, environment);
+    })?;
+    let status = loop {
+        if let Some(status) = process.exit_status() {
+            break status;
+        }
+        std::thread::sleep(LOOK_EVERY);
+        progress.show(compiled_packages(&process.log().text().unwrap_or_default()));
+    };
+    if !status.success() {
+        let said = process.log().text().context("cannot read the output of go")?;
+        bail!("go could not build {}:\n{}", program.name(), last_lines(&said));
     }
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -178,16 +191,31 @@ pub(super) fn build(program: Program, path: &Path, environment: &Environment) ->
     Ok(())
 }
 
-fn go(folder: &Path, environment: &Environment) -> Command {
-    let mut command = Command::new("go");
+/// Removes the folders of builds that were interrupted.
+fn remove_scratch(cache: &Path) -> Result<()> {
+    for entry in fs::read_dir(cache)?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(SCRATCH_PREFIX) {
+            let path = entry.path();
+            fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn set_up(command: &mut Command, folder: &Path, environment: &Environment) {
     command
         .current_dir(folder)
         .env("PATH", &environment.path)
         .env("CGO_ENABLED", "0")
         .env("GOBIN", folder.join("bin"))
+        .env("GOTMPDIR", folder)
         // A go.work of the user in a parent folder must not apply.
         .env("GOWORK", "off");
-    command
+}
+
+/// Returns the number of packages that `go build -v` has compiled: it prints each, without spaces.
+fn compiled_packages(said: &str) -> usize {
+    said.lines().filter(|line| !line.is_empty() && !line.contains(' ')).count()
 }
 
 /// Checks the Go version, in the folder of the go.mod: there, a Go that may download toolchains reports the one it would use.
@@ -226,24 +254,44 @@ pub(super) fn say(environment: &Environment, line: &str) {
     }
 }
 
-/// Shows that a build is running: a spinner on a terminal, otherwise a line.
+/// Shows that a build is running: a spinner on a terminal, otherwise lines.
 struct Progress<'a> {
     environment: &'a Environment,
     what: String,
     spinner: Option<indicatif::ProgressBar>,
+    message: String,
+    started: Instant,
+    last_line: Instant,
 }
 
 impl<'a> Progress<'a> {
     fn start(program: Program, environment: &'a Environment) -> Self {
         let what = format!("{} {}", program.name(), version(program, environment.kubernetes_of(program)));
         let message = format!("building {what} (once, {})...", usual_time(program));
+        let now = Instant::now();
+        let mut progress = Self { environment, what, spinner: None, message, started: now, last_line: now };
         if environment.quiet || !std::io::stderr().is_terminal() {
-            say(environment, &message);
-            return Self { environment, what, spinner: None };
+            say(environment, &progress.message);
+            return progress;
         }
-        let spinner = indicatif::ProgressBar::new_spinner().with_message(message);
+        let spinner = indicatif::ProgressBar::new_spinner().with_message(progress.message.clone());
         spinner.enable_steady_tick(Duration::from_millis(120));
-        Self { environment, what, spinner: Some(spinner) }
+        progress.spinner = Some(spinner);
+        progress
+    }
+
+    /// Shows the number of packages that are compiled.
+    fn show(&mut self, packages: usize) {
+        let seconds = self.started.elapsed().as_secs();
+        let line = format!("{} {packages} packages compiled, {seconds} s", self.message);
+        match &self.spinner {
+            Some(spinner) => spinner.set_message(line),
+            None if self.last_line.elapsed() >= LINE_EVERY => {
+                self.last_line = Instant::now();
+                say(self.environment, &line);
+            }
+            None => {}
+        }
     }
 
     fn finish(self) {
@@ -266,6 +314,13 @@ mod tests {
         assert_eq!(parse_version("go1.26rc1"), Some((1, 26)));
         assert!(parse_version("go1.9.7") < Some(VERSION_MIN));
         assert!(parse_version("gopher") < Some(VERSION_MIN));
+    }
+
+    #[test]
+    fn compiled_packages_are_counted_without_downloads_and_errors() {
+        let said = "go: downloading golang.org/x/sys v0.40.0\ngolang.org/x/sys/unix\ninternal/abi\n# a package\n./a.go:1: no\n";
+        assert_eq!(compiled_packages(said), 2);
+        assert_eq!(compiled_packages(""), 0);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use anyhow::Result;
 use kube::Client;
 use tempfile::TempDir;
 
-use binaries::{Environment, Program};
+use binaries::{Environment, KUBERNETES_VARIABLE, Program};
 use components::{ApiServer, start_controller_manager, start_etcd, start_kwok, start_scheduler};
 use credentials::Credentials;
 pub use credentials::User;
@@ -30,6 +30,10 @@ pub struct Options {
     /// Keeps the admission plugin that taints every new node as not ready. No controller here removes that taint, so the plugin is
     /// normally off.
     pub taint_new_nodes: bool,
+    /// Keeps the admission plugin that rejects pods of namespaces without their service account, which a controller creates.
+    pub require_service_accounts: bool,
+    /// Uses etcd and kube-apiserver of `PATH`, if they are new enough, instead of building them.
+    pub use_path: bool,
     /// Users besides the administrator; see [`ControlPlane::kubeconfig_for`].
     pub users: Vec<User>,
 }
@@ -51,7 +55,10 @@ impl ControlPlane {
     /// # Errors
     /// A program is missing and cannot be built, or does not become ready; the message has the end of its log.
     pub async fn start(options: Options) -> Result<Self> {
-        let environment = Environment::of_process()?;
+        let mut environment = Environment::of_process()?;
+        // Who sets a version wants that one.
+        environment.uses_path = options.use_path && std::env::var_os(KUBERNETES_VARIABLE).is_none();
+        environment.announce_builds(&[Program::Etcd, Program::KubeApiserver]);
         let etcd = find_or_build(&environment, Program::Etcd).await?;
         let api_server = find_or_build(&environment, Program::KubeApiserver).await?;
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -63,10 +63,22 @@ impl Process {
         args: impl IntoIterator<Item = A>,
         log: PathBuf,
     ) -> Result<Self> {
+        Self::start_with(name, program, args, log, |_| {})
+    }
+
+    /// Same as [`Process::start`]; `prepare` sets the environment and the folder.
+    pub(super) fn start_with<A: AsRef<OsStr>>(
+        name: &'static str,
+        program: &Path,
+        args: impl IntoIterator<Item = A>,
+        log: PathBuf,
+        prepare: impl FnOnce(&mut Command),
+    ) -> Result<Self> {
         let output = File::options().create(true).append(true).open(&log);
         let output = output.with_context(|| format!("cannot write the log {}", log.display()))?;
         let log = Log { path: log, start: output.metadata()?.len() };
-        let mut guard = Command::new("/bin/sh")
+        let mut command = Command::new("/bin/sh");
+        command
             .args(["-c", GUARD, "sh"])
             .arg(program)
             .args(args)
@@ -74,9 +86,9 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(output)
             // Not in the terminal's process group: Ctrl-C is for the owner, who may need the program a little longer.
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot start {name} through /bin/sh"))?;
+            .process_group(0);
+        prepare(&mut command);
+        let mut guard = command.spawn().with_context(|| format!("cannot start {name} through /bin/sh"))?;
         let mut line = String::new();
         if let Some(stdout) = guard.stdout.take() {
             BufReader::new(stdout).read_line(&mut line)?;
@@ -100,7 +112,12 @@ impl Process {
 
     /// Whether the program has exited or was killed.
     pub fn has_exited(&mut self) -> bool {
-        matches!(self.guard.try_wait(), Ok(Some(_)))
+        self.exit_status().is_some()
+    }
+
+    /// Returns the status of a program that has exited: one that was killed has a code above 128, as in a shell.
+    pub(super) fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.guard.try_wait().ok().flatten()
     }
 
     /// Returns the output of this run.
@@ -144,6 +161,11 @@ impl Log {
     pub fn tail(&self) -> String {
         self.read_end(TAIL_BYTES_MAX)
             .unwrap_or_else(|error| format!("(cannot read {}: {error})", self.path.display()))
+    }
+
+    /// Returns all of it.
+    pub(super) fn text(&self) -> std::io::Result<String> {
+        self.read_end(u64::MAX)
     }
 
     /// Whether `text` has been written. Reads the whole log: for the first seconds of a run.
