@@ -33,7 +33,8 @@ pub enum Command {
     Run(RunOptions),
     /// Print the CustomResourceDefinitions of berth as YAML: berth crds | kubectl apply --server-side -f -
     Crds,
-    /// Start a control plane on this machine, and watch berth schedule 5,000 pods on 1,000 nodes.
+    /// Watch berth schedule 5,000 pods on 1,000 nodes of a control plane on this machine, or 500 pods on 100 fake nodes of an
+    /// existing cluster.
     Demo(DemoOptions),
     /// Explain why pods wait, where they could be placed, and what would help. Installed under the name
     /// kubectl-berth, this is `kubectl berth explain`.

@@ -1,5 +1,8 @@
 //! `berth demo` as users run it: the complete run, and its cleanup.
 
+mod existing;
+mod programs;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -91,8 +94,13 @@ impl Running {
 
     /// SIGINT, as Ctrl-C sends it; returns how the demo ended.
     async fn interrupt(&mut self) -> ExitStatus {
+        self.end_by("-INT").await
+    }
+
+    /// Sends the signal, and returns how the demo ended.
+    async fn end_by(&mut self, signal: &str) -> ExitStatus {
         let pid = self.0.id().to_string();
-        let sent = Command::new("kill").args(["-INT", &pid]).status().expect("kill runs");
+        let sent = Command::new("kill").args([signal, &pid]).status().expect("kill runs");
         assert!(sent.success());
         let mut status = None;
         await_until(LIMIT, "the demo ends", async || {

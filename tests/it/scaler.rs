@@ -167,7 +167,7 @@ struct Cluster {
 }
 
 /// Starts a control plane with berth's kinds, whose user [`BERTH`] has exactly the permissions that the chart grants
-/// for this. Nodes without the heartbeat of a kubelet become unready after 50 s.
+/// for this. Nodes without the heartbeat of a kubelet become unready after 25 s.
 async fn prepare() -> Cluster {
     let user = User { name: BERTH.to_owned(), groups: vec!["system:serviceaccounts".to_owned()] };
     let control_plane = start_control_plane_with(Options { users: vec![user], ..Options::default() }).await;

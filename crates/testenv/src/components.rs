@@ -190,7 +190,7 @@ pub(super) async fn start_controller_manager(
             "--leader-elect=false".to_owned(),
             "--kube-api-qps=500".to_owned(),
             "--kube-api-burst=1000".to_owned(),
-            // Half of the default, so that tests of lost heartbeats take half the time.
+            // Half of the default: tests of lost heartbeats wait for it.
             "--node-monitor-grace-period=25s".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--secure-port={port}"),

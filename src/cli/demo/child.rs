@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::json;
 
 use berth_telemetry::process::{ProcessUsage, usage_of};
 use berth_testenv::Process;
@@ -20,28 +21,34 @@ pub struct Berth {
 }
 
 impl Berth {
-    /// Starts berth, and returns when it has read all pods and nodes. Its log goes to `folder`.
-    pub async fn start(kubeconfig: &Path, folder: &Path) -> Result<Self> {
+    /// Starts berth for the pods with this `schedulerName`, and returns when it has read all pods and nodes. Its configuration and
+    /// its log go to `folder`.
+    pub async fn start(
+        kubeconfig: &Path,
+        folder: &Path,
+        scheduler_name: &str,
+        uses_proxy: bool,
+    ) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find the path of this program")?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on 127.0.0.1")?;
         let address = listener.local_addr()?;
         drop(listener);
         let kubeconfig = kubeconfig.to_str().context("the temporary folder's path is not UTF-8")?;
         let program = program.to_str().context("the path of this program is not UTF-8")?;
-        let metrics = format!("--health-address={address}");
-        // The API server is on this machine: proxies of the environment are not used.
-        let args = [
-            "-u",
-            "HTTPS_PROXY",
-            "-u",
-            "https_proxy",
-            program,
-            "run",
-            "--kubeconfig",
-            kubeconfig,
-            "--leader-elect=false",
-            &metrics,
-        ];
+        let file = folder.join("berth.json");
+        // Everything else is off unless it is configured, or ends with this process.
+        let config = json!({
+            "schedulerNames": [scheduler_name],
+            "healthAddress": address,
+            "leaderElection": {"enabled": false},
+        });
+        std::fs::write(&file, config.to_string()).context("cannot write the configuration of berth")?;
+        let file = file.to_str().context("the temporary folder's path is not UTF-8")?;
+        let mut args = vec![];
+        if !uses_proxy {
+            args.extend(["-u", "HTTPS_PROXY", "-u", "https_proxy"]);
+        }
+        args.extend([program, "run", "--kubeconfig", kubeconfig, "--config", file]);
         let process = Process::start("berth", Path::new("/usr/bin/env"), args, folder.join("berth.log"))?;
         let http = reqwest::Client::builder().no_proxy().timeout(SCRAPE_LIMIT).build()?;
         let mut berth = Berth { process, address, http };

@@ -25,6 +25,7 @@ struct Seen {
 
 #[derive(Debug, Default)]
 struct Record {
+    namespace: String,
     pods: HashMap<String, Seen>,
     counts: StageCounts,
 }
@@ -43,11 +44,12 @@ pub struct StageCounts {
 pub struct Observer(Arc<Mutex<Record>>);
 
 impl Observer {
-    pub fn new(workload: DemoWorkload) -> Self {
+    pub fn new(workload: &DemoWorkload) -> Self {
         let seen = |class: &DemoClass| Seen { fate: class.fate, created: None, bound: None, told: false };
         let pods = workload.pods().zip(workload.classes());
         let pods = pods.map(|((name, _), class)| (name, seen(class))).collect();
-        Observer(Arc::new(Mutex::new(Record { pods, counts: StageCounts::default() })))
+        let namespace = workload.namespace().to_owned();
+        Observer(Arc::new(Mutex::new(Record { namespace, pods, counts: StageCounts::default() })))
     }
 
     /// Watches the pods; never returns.
@@ -103,7 +105,10 @@ impl ClusterSink for Observer {
     fn apply_pod(&mut self, pod: Pod) {
         let now = Instant::now();
         let mut record = self.0.lock();
-        let Record { pods, counts } = &mut *record;
+        if *pod.namespace != *record.namespace {
+            return;
+        }
+        let Record { pods, counts, .. } = &mut *record;
         let Some(seen) = pods.get_mut(&*pod.name) else {
             return;
         };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::workload::{CLASS_LABEL, CLASSES, DemoClass, Fate, GPU};
+use super::workload::{CLASS_LABEL, CLASSES, DEMO_TOLERATIONS, DemoClass, DemoWorkload, Fate, GPU};
 use berth_model::{Effect, Node, Pod};
 
 /// Maximum number of reported problems.
@@ -20,10 +20,12 @@ struct Used {
 /// Returns the failed checks: every pod exists; pods that can be placed are bound to nodes that their class
 /// may use; no node is overcommitted and no host port used twice; waiting pods have a condition with the
 /// reason. Empty if all pass.
-pub fn problems(pods_expected: usize, pods: &[Pod], nodes: &[Node]) -> Vec<String> {
+///
+/// `pods` and `nodes` are those of the demo.
+pub fn problems(workload: &DemoWorkload, pods: &[Pod], nodes: &[Node]) -> Vec<String> {
     let mut problems = Vec::new();
-    if pods.len() != pods_expected {
-        problems.push(format!("there are {} pods, not {pods_expected}", pods.len()));
+    if pods.len() != workload.pods {
+        problems.push(format!("there are {} pods, not {}", pods.len(), workload.pods));
     }
     let nodes: BTreeMap<&str, &Node> = nodes.iter().map(|node| (&*node.name, node)).collect();
     let mut used: BTreeMap<&str, Used> = BTreeMap::new();
@@ -38,7 +40,7 @@ pub fn problems(pods_expected: usize, pods: &[Pod], nodes: &[Node]) -> Vec<Strin
             Some(name) => match nodes.get(&**name) {
                 None => problems.push(format!("pod {} is bound to {name}, which does not exist", pod.name)),
                 Some(node) => {
-                    problems.extend(problem_of_bound(pod, class, node));
+                    problems.extend(problem_of_bound(pod, class, node, workload));
                     let is_new = used.entry(name).or_default().add(class);
                     if !is_new {
                         problems
@@ -81,9 +83,12 @@ fn problem_of_waiting(pod: &Pod, class: &DemoClass) -> Option<String> {
     (!is_told).then(|| format!("pod {} waits without a condition that says why", pod.name))
 }
 
-fn problem_of_bound(pod: &Pod, class: &DemoClass, node: &Node) -> Option<String> {
-    let is_tolerated = |key: &str| class.tolerates == Some(key);
-    let has_label = class.requires.is_none_or(|(key, value)| node.labels.get(key) == Some(value));
+fn problem_of_bound(pod: &Pod, class: &DemoClass, node: &Node, workload: &DemoWorkload) -> Option<String> {
+    let is_tolerated = |key: &str| {
+        class.tolerates == Some(key) || (workload.name.is_some() && DEMO_TOLERATIONS.contains(&key))
+    };
+    let has_label =
+        class.requires.is_none_or(|(key, value)| node.labels.get(&workload.label_key(key)) == Some(value));
     let mut hard = node.taints.iter().filter(|taint| taint.effect != Effect::PreferNoSchedule);
     let may_be_there = class.fate != Fate::Waits && has_label && hard.all(|taint| is_tolerated(&taint.key));
     (!may_be_there).then(|| format!("pod {} must not be on {}", pod.name, node.name))
@@ -104,11 +109,10 @@ impl Used {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::workload::DemoWorkload;
     use super::*;
     use berth_kube_io::{Interner, LeanNode, LeanPod};
 
-    const WORKLOAD: DemoWorkload = DemoWorkload { nodes: 20, pods: 100 };
+    static WORKLOAD: DemoWorkload = DemoWorkload { nodes: 20, pods: 100, name: None };
     const NODES: usize = 21;
 
     fn nodes() -> Vec<Node> {
@@ -128,7 +132,7 @@ mod tests {
         let place = objects.map(|(index, ((_, mut object), class))| {
             let mut allowed: Vec<&Node> = Vec::new();
             let mut pod = parse(object.clone(), &mut interner);
-            allowed.extend(nodes.iter().filter(|node| problem_of_bound(&pod, class, node).is_none()));
+            allowed.extend(nodes.iter().filter(|node| problem_of_bound(&pod, class, node, &WORKLOAD).is_none()));
             allowed.retain(|node| node.extended.get(GPU) >= class.gpus);
             if allowed.is_empty() {
                 let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/21"});
@@ -150,7 +154,7 @@ mod tests {
     fn only_problem(change: impl FnOnce(&mut Vec<Pod>)) -> String {
         let mut pods = pods();
         change(&mut pods);
-        let problems = problems(100, &pods, &nodes());
+        let problems = problems(&WORKLOAD, &pods, &nodes());
         assert_eq!(problems.len(), 1, "{problems:?}");
         problems[0].clone()
     }
@@ -161,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_cluster_as_promised_has_no_problem() {
-        assert_eq!(problems(100, &pods(), &nodes()), [""; 0]);
+        assert_eq!(problems(&WORKLOAD, &pods(), &nodes()), [""; 0]);
     }
 
     #[test]
@@ -192,7 +196,7 @@ mod tests {
         ) {
             pod.node_name = Some("node-4".into());
         }
-        let problems = problems(100, &pods, &nodes());
+        let problems = problems(&WORKLOAD, &pods, &nodes());
         assert!(problems.iter().any(|problem| problem.contains("node-4 is overcommitted")), "{problems:?}");
         assert!(
             problems.iter().any(|problem| problem.contains("has a host port on node-4 that is used twice"))

@@ -1,5 +1,8 @@
 //! Workload of the demo: kinds of nodes and classes of pods, with their shares.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 /// Minimum number of nodes: contains every kind in its share.
@@ -10,6 +13,16 @@ const PODS_MIN: usize = 100;
 const PODS_PER_NODE_MAX: usize = 10;
 /// Label of every pod with the name of its class.
 pub const CLASS_LABEL: &str = "class";
+/// Label of all objects that a demo creates on an existing cluster, and taint of its nodes; the value is the demo's name.
+pub const DEMO_LABEL: &str = "berth.dev/demo";
+/// Taints that the pods tolerate on an existing cluster: that of the demo's nodes, which are cordoned, and those that a node may
+/// get from the node lifecycle controller.
+pub const DEMO_TOLERATIONS: [&str; 4] = [
+    DEMO_LABEL,
+    "node.kubernetes.io/unschedulable",
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
 
 const POOL: &str = "pool";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -139,17 +152,39 @@ pub const CLASSES: [DemoClass; 10] = [
     },
 ];
 
-/// Size of the demo.
-#[derive(Debug, Clone, Copy)]
+/// Size of the demo, and how its objects are named.
+#[derive(Debug, Clone)]
 pub struct DemoWorkload {
     pub nodes: usize,
     pub pods: usize,
+    /// On an existing cluster: the demo's name, which is also its namespace, its `schedulerName`, and the prefix of its nodes.
+    /// `None`: the control plane has no other users.
+    pub name: Option<Arc<str>>,
 }
 
 impl DemoWorkload {
+    /// Namespace of the pods.
+    pub fn namespace(&self) -> &str {
+        self.name.as_deref().unwrap_or("default")
+    }
+
+    pub fn scheduler_name(&self) -> &str {
+        self.name.as_deref().unwrap_or("berth")
+    }
+
+    /// Returns the label that stands for `key` on the demo's nodes.
+    ///
+    /// On an existing cluster no node has a well-known label: kube-scheduler would count a node with a zone or a hostname as a
+    /// domain of the topology spread constraints of other pods, tainted or not.
+    pub fn label_key(&self, key: &'static str) -> Cow<'static, str> {
+        let Some(_) = self.name else { return Cow::Borrowed(key) };
+        let (_, short) = key.rsplit_once('/').unwrap_or(("", key));
+        Cow::Owned(format!("{DEMO_LABEL}-{short}"))
+    }
+
     /// Checks that the demo can place its pods with these numbers.
-    pub fn check(self) -> Result<(), String> {
-        let DemoWorkload { nodes, pods } = self;
+    pub fn check(&self) -> Result<(), String> {
+        let &DemoWorkload { nodes, pods, .. } = self;
         if nodes < NODES_MIN {
             return Err(format!("--nodes {nodes} is too few: every kind of node needs at least {NODES_MIN}"));
         }
@@ -165,32 +200,33 @@ impl DemoWorkload {
     }
 
     /// Returns the class of every pod, in the order of creation: well mixed, as in a cluster.
-    pub fn classes(self) -> impl Iterator<Item = &'static DemoClass> {
+    pub fn classes(&self) -> impl Iterator<Item = &'static DemoClass> + use<> {
         // 37 and 100 are coprime: a hundred pods in a row contain every percent once.
         (0..self.pods).map(|index| class_of_percent(index * 37 % 100))
     }
 
-    pub fn count(self, is_counted: impl Fn(&DemoClass) -> bool) -> usize {
+    pub fn count(&self, is_counted: impl Fn(&DemoClass) -> bool) -> usize {
         self.classes().filter(|class| is_counted(class)).count()
     }
 
     /// Returns names and objects of all pods, in the order of creation.
-    pub fn pods(self) -> impl Iterator<Item = (String, Value)> {
+    pub fn pods(&self) -> impl Iterator<Item = (String, Value)> {
         self.classes().enumerate().map(|(index, class)| {
             let name = format!("{}-{index}", class.name);
-            let object = class.pod(&name);
+            let object = class.pod(&name, self);
             (name, object)
         })
     }
 
-    pub fn first_nodes(self) -> impl Iterator<Item = (String, Value)> {
-        (0..self.nodes).map(|index| kind_of_node(index).node(format!("node-{index}"), index))
+    pub fn first_nodes(&self) -> impl Iterator<Item = (String, Value)> {
+        (0..self.nodes).map(|index| kind_of_node(index).node(&format!("node-{index}"), index, self))
     }
 
     /// Returns the nodes that the class `late` waits for.
-    pub fn late_nodes(self) -> impl Iterator<Item = (String, Value)> {
+    pub fn late_nodes(&self) -> impl Iterator<Item = (String, Value)> {
         let late = self.count(|class| class.fate == Fate::PlacedLate);
-        (0..late.div_ceil(PODS_PER_LATE_NODE)).map(|index| LATE.node(format!("late-node-{index}"), index))
+        (0..late.div_ceil(PODS_PER_LATE_NODE))
+            .map(|index| LATE.node(&format!("late-node-{index}"), index, self))
     }
 }
 
@@ -204,7 +240,7 @@ fn class_of_percent(percent: usize) -> &'static DemoClass {
 }
 
 impl DemoClass {
-    fn pod(&self, name: &str) -> Value {
+    fn pod(&self, name: &str, workload: &DemoWorkload) -> Value {
         let mut requests = json!({
             "cpu": format!("{}m", self.cpu_milli),
             "memory": format!("{}Mi", self.memory_mib),
@@ -218,19 +254,29 @@ impl DemoClass {
         if let Some(port) = self.host_port {
             container["ports"] = json!([{"containerPort": port, "hostPort": port}]);
         }
-        let mut spec = json!({"schedulerName": "berth", "containers": [container]});
+        let mut spec = json!({"schedulerName": workload.scheduler_name(), "containers": [container]});
         if let Some((key, value)) = self.requires {
+            let key = workload.label_key(key);
             if self.by_affinity {
                 let term = json!({"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]});
                 spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
                     json!({"nodeSelectorTerms": [term]});
             } else {
-                spec["nodeSelector"] = json!({key: value});
+                spec["nodeSelector"] = json!({&*key: value});
             }
         }
-        if let Some(key) = self.tolerates {
-            spec["tolerations"] = json!([{"key": key, "operator": "Exists", "effect": "NoSchedule"}]);
+        let mut tolerations: Vec<Value> = Vec::new();
+        tolerations.extend(
+            self.tolerates.map(|key| json!({"key": key, "operator": "Exists", "effect": "NoSchedule"})),
+        );
+        if let Some(demo) = workload.name.as_deref() {
+            spec["nodeSelector"][DEMO_LABEL] = json!(demo);
+            tolerations.extend(DEMO_TOLERATIONS.map(|key| json!({"key": key, "operator": "Exists"})));
+            // No kubelet confirms that it has ended: any deletion takes effect at once.
+            spec["terminationGracePeriodSeconds"] = json!(0);
+            spec["automountServiceAccountToken"] = json!(false);
         }
+        spec["tolerations"] = json!(tolerations);
         json!({"metadata": {"name": name, "labels": {CLASS_LABEL: self.name}}, "spec": spec})
     }
 }
@@ -262,23 +308,32 @@ fn kind_of_node(index: usize) -> &'static NodeKind {
 }
 
 impl NodeKind {
-    fn node(&self, name: String, index: usize) -> (String, Value) {
+    fn node(&self, name: &str, index: usize, workload: &DemoWorkload) -> (String, Value) {
         let mut resources = json!({"cpu": self.cpus.to_string(), "memory": "32Gi", "pods": "110"});
         if self.gpus > 0 {
             resources[GPU] = json!(self.gpus.to_string());
         }
         let taint = |key| json!({"key": key, "value": "demo", "effect": "NoSchedule"});
+        let mut taints: Vec<Value> = self.taint.map(taint).into_iter().collect();
+        let mut labels = json!({
+            &*workload.label_key(POOL): self.pool,
+            &*workload.label_key(ZONE): ZONES[index % ZONES.len()],
+            &*workload.label_key(INSTANCE_TYPE): self.instance_type,
+        });
+        let (mut name, mut annotations) = (name.to_owned(), json!({}));
+        if let Some(demo) = workload.name.as_deref() {
+            name = format!("{demo}-{name}");
+            labels[DEMO_LABEL] = json!(demo);
+            labels["node.kubernetes.io/exclude-from-external-load-balancers"] = json!("");
+            annotations["kwok.x-k8s.io/node"] = json!("fake");
+            taints.push(json!({"key": DEMO_LABEL, "value": demo, "effect": "NoSchedule"}));
+        } else {
+            labels["kubernetes.io/hostname"] = json!(name);
+        }
         let node = json!({
-            "metadata": {
-                "name": name,
-                "labels": {
-                    "kubernetes.io/hostname": name,
-                    POOL: self.pool,
-                    ZONE: ZONES[index % ZONES.len()],
-                    INSTANCE_TYPE: self.instance_type,
-                },
-            },
-            "spec": {"taints": self.taint.map(taint).into_iter().collect::<Vec<_>>()},
+            "metadata": {"name": name, "labels": labels, "annotations": annotations},
+            // Cordoned beside other users: what counts schedulable nodes does not count these.
+            "spec": {"taints": taints, "unschedulable": workload.name.is_some()},
             "status": {
                 "capacity": resources,
                 "allocatable": resources,
@@ -295,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_hundred_pods_hold_every_class_in_its_share() {
-        let workload = DemoWorkload { nodes: NODES_MIN, pods: 300 };
+        let workload = DemoWorkload { nodes: NODES_MIN, pods: 300, name: None };
         for class in &CLASSES {
             assert_eq!(workload.count(|other| other.name == class.name), class.percent * 3, "{}", class.name);
         }
@@ -305,7 +360,7 @@ mod tests {
     #[test]
     fn every_class_has_room() {
         for nodes in NODES_MIN..200 {
-            let workload = DemoWorkload { nodes, pods: nodes * PODS_PER_NODE_MAX };
+            let workload = DemoWorkload { nodes, pods: nodes * PODS_PER_NODE_MAX, name: None };
             let asked = |name: &str| -> i64 {
                 let pods = workload.classes().filter(|class| class.name == name);
                 pods.map(|class| class.cpu_milli).sum()
@@ -332,10 +387,37 @@ mod tests {
 
     #[test]
     fn numbers_that_break_the_promise_are_refused_with_the_limit() {
-        let refusal = |nodes, pods| DemoWorkload { nodes, pods }.check().unwrap_err();
+        let check = |nodes, pods| DemoWorkload { nodes, pods, name: None }.check();
+        let refusal = |nodes, pods| check(nodes, pods).unwrap_err();
         assert!(refusal(10, 300).contains("at least 20"));
         assert!(refusal(100, 50).contains("at least 100"));
         assert!(refusal(100, 1001).contains("up to 10 pods per node"));
-        assert!(DemoWorkload { nodes: 100, pods: 1000 }.check().is_ok());
+        assert!(check(100, 1000).is_ok());
+    }
+
+    /// Pods of the demo can only be on its nodes, and no others tolerate their taint or find a label they know there.
+    #[test]
+    fn on_an_existing_cluster_all_objects_keep_apart_from_those_of_others() {
+        let workload = DemoWorkload { nodes: NODES_MIN, pods: PODS_MIN, name: Some("berth-demo-x".into()) };
+        for (name, pod) in workload.pods() {
+            let spec = &pod["spec"];
+            assert_eq!(spec["nodeSelector"][DEMO_LABEL], "berth-demo-x", "{name}");
+            assert_eq!(spec["schedulerName"], "berth-demo-x");
+            let tolerated: Vec<&str> =
+                spec["tolerations"].as_array().unwrap().iter().filter_map(|it| it["key"].as_str()).collect();
+            assert!(DEMO_TOLERATIONS.iter().all(|key| tolerated.contains(key)), "{tolerated:?}");
+        }
+        for (name, node) in workload.first_nodes().chain(workload.late_nodes()) {
+            assert!(name.starts_with("berth-demo-x-"), "{name}");
+            let own = json!({"key": DEMO_LABEL, "value": "berth-demo-x", "effect": "NoSchedule"});
+            assert!(node["spec"]["taints"].as_array().unwrap().contains(&own));
+            for label in node["metadata"]["labels"].as_object().unwrap().keys() {
+                let is_own = label.starts_with(DEMO_LABEL);
+                assert!(
+                    is_own || label == "node.kubernetes.io/exclude-from-external-load-balancers",
+                    "{label}"
+                );
+            }
+        }
     }
 }

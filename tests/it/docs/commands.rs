@@ -127,6 +127,10 @@ const COVERED: &[Document] = &[
                 "kubectl's own; tests/it/scheduling/waiting.rs changes labels of nodes",
             ),
             ("kubectl get pods --selector class=nowhere -o wide", KUBECTL),
+            (
+                "cargo run --release -- demo --kubeconfig FILE",
+                "tests/it/demo/existing.rs, with fewer nodes and pods",
+            ),
             ("release/image", IMAGE),
             ("kind load image-archive target/image/berth-amd64.tar", LOAD),
             (INSTALL, RELEASE),
@@ -187,6 +191,11 @@ const COVERED: &[Document] = &[
                 "berth run --kubeconfig FILE --config FILE --leader-elect=false --health-address 127.0.0.1:10261",
                 "tests/it/scheduling: every test runs it with these options",
             ),
+            (
+                "kubectl delete nodes,namespaces,clusterroles,clusterrolebindings --selector berth.dev/demo",
+                "kubectl's own; tests/it/demo/existing.rs compares the kinds of objects that a demo deletes",
+            ),
+            ("kubectl -n kube-node-lease delete leases --selector berth.dev/demo", KUBECTL),
         ],
     },
     Document {
