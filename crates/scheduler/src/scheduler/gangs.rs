@@ -11,6 +11,7 @@ mod report;
 mod settle;
 mod victims;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -616,11 +617,12 @@ impl Scheduler {
         let classes =
             gang.waiting.values().filter_map(|(uid, _)| Some(&self.cluster.waiting.get(uid)?.class));
         let request = Request::of_gang(&gang.key, classes);
-        let place = gang.waiting.keys().next().copied();
-        let Some((request, place)) = request.zip(place) else {
+        let first = gang.waiting.values().next().and_then(|(uid, _)| self.cluster.waiting.get(uid));
+        let Some((request, first)) = request.zip(first) else {
             gang.state = GangState::Idle;
             return;
         };
+        let place = (Reverse(first.priority), first.order(first.attempts == 0));
         gang.complete_since.get_or_insert(now);
         gang.tries = 0;
         let assigned = self.dispatcher.assign_request(request, place, None, now);

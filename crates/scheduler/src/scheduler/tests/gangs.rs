@@ -151,6 +151,29 @@ fn two_gangs_that_fit_one_at_a_time_do_not_share_the_nodes_half_and_half() {
 }
 
 #[test]
+fn a_new_leader_plans_gangs_that_nobody_has_tried_before_those_that_fitted_nowhere() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.scheduler.set_leading(false);
+    let condition = berth_model::ScheduledCondition {
+        status: false,
+        reason: UNSCHEDULABLE.into(),
+        message: "ns/hopeless must place 2 pods at once; 0 fit.".into(),
+    };
+    for (name, cpu_milli, scheduled) in [("hopeless", 90_000, Some(condition)), ("new", 100, None)] {
+        bench.allocate(allocation(name, 2));
+        for at in 0..2 {
+            let pod = member(&format!("{name}-{at}"), name, cpu_milli);
+            bench.apply(Pod { scheduled: scheduled.clone(), ..pod });
+        }
+    }
+    bench.scheduler.set_leading(true);
+    bench.tick(S);
+    let task = bench.take(0).expect("a task");
+    let Task::Gang { gang, .. } = &task else { panic!("{task:?}") };
+    assert_eq!(&*gang.wanted.members[0].uid, "new-0");
+}
+
+#[test]
 fn a_plan_that_is_overtaken_is_rolled_back_whole_and_made_again() {
     let mut bench = Bench::new(2, &["a", "b"]);
     bench.allocate(allocation("g", 2));
