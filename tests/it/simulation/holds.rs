@@ -34,6 +34,13 @@ impl Shadow {
         hold.until = hold.until.max(until);
     }
 
+    /// Others count a pod with held room as what it is now.
+    pub fn pod_changed(&mut self, pod: &Pod) {
+        for (_, hold) in self.holds.iter_mut().filter(|((uid, _), _)| *uid == pod.uid) {
+            hold.pod = pod.clone();
+        }
+    }
+
     /// The pod is bound or gone, so no request for it can take effect any more.
     pub fn end_holds(&mut self, uid: &str) {
         self.holds.retain(|(held, _), _| **held != *uid);

@@ -97,6 +97,7 @@ impl Shadow {
         if pod.node_name.is_some() {
             self.settle(&pod.uid);
         }
+        self.pod_changed(pod);
         self.pods.insert(pod.uid.clone(), pod.clone());
     }
 
