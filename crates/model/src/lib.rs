@@ -9,6 +9,7 @@ mod duration;
 mod labels;
 pub mod names;
 mod node;
+mod oldest;
 mod per_resource;
 mod pod;
 mod pool;
@@ -29,6 +30,7 @@ pub use causes::with_causes;
 pub use duration::{ConfigDuration, DurationError};
 pub use labels::Labels;
 pub use node::{Image, Node};
+pub use oldest::{Oldest, Ranked};
 pub use per_resource::{NodeSize, PerResource};
 pub use pod::{
     Holding, HostPort, Pinned, Pod, PodOwner, PodSpec, PreemptionPolicy, Protocol, ScheduledCondition,
