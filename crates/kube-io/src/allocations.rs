@@ -250,7 +250,7 @@ fn event_of(status: &GangStatus) -> Option<(&'static str, &'static str, &'static
     }
     let note = || note_of(&status.message);
     Some(match status.phase {
-        Phase::Pending | Phase::Scheduling => return None,
+        Phase::Pending | Phase::Scheduling | Phase::LimitReached => return None,
         Phase::Scheduled => {
             let sum = |of: fn(&berth_scheduler::gang::GangRoleStatus) -> u32| {
                 status.roles.iter().map(|role| u64::from(of(role))).sum::<u64>()

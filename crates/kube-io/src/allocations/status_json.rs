@@ -117,7 +117,7 @@ fn api_status(status: &GangStatus, known: &Map<String, Value>, now: Timestamp) -
         };
         since(condition, known, now)
     };
-    let is_accepted = status.phase != Phase::Invalid;
+    let is_accepted = !matches!(status.phase, Phase::Invalid | Phase::LimitReached);
     let of_spec = if is_accepted { "" } else { &*status.message };
     api::AllocationStatus {
         phase: status.phase.name().to_owned(),
@@ -175,7 +175,7 @@ fn of_pod_group(
         Phase::Pending | Phase::Scheduling => return None,
         Phase::Scheduled => ("True", "Scheduled"),
         Phase::Unschedulable | Phase::TimedOut => ("False", "Unschedulable"),
-        Phase::Invalid => ("False", "SchedulerError"),
+        Phase::Invalid | Phase::LimitReached => ("False", "SchedulerError"),
     };
     let kind = version.condition();
     let before = find(known, kind);
@@ -210,7 +210,7 @@ fn of_coscheduling(status: &GangStatus, current: &Current, known: &Map<String, V
     let before = known.get("phase").and_then(Value::as_str).unwrap_or_default();
     let bound: u32 = status.roles.iter().fold(0, |sum, role| sum.saturating_add(role.bound));
     let (phase, over) = match status.phase {
-        Phase::Pending | Phase::Invalid => ("Pending", &[""][..]),
+        Phase::Pending | Phase::Invalid | Phase::LimitReached => ("Pending", &[""][..]),
         Phase::Scheduling | Phase::Unschedulable | Phase::TimedOut => {
             ("Scheduling", &["", "Pending", "PreScheduling"][..])
         }

@@ -3,12 +3,13 @@
 //!
 //! Allocations that every member of which shares an attribute are found by it, the oldest first, and only the oldest
 //! [`CONSIDERED_MAX`] of one attribute: so looking for the allocation of a pod is bounded, whoever creates how many.
+//! Of all allocations of a namespace the oldest [`ALLOCATIONS_MAX`] count.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{Allocation, AllocationKind, AllocationName, COSCHEDULING_LABEL, RoleMembers};
-use berth_model::{LabelSelector, Operator, Peer};
+use berth_model::{LabelSelector, Oldest, Operator, Peer, Ranked};
 
 /// The allocation that a pod belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,18 +21,38 @@ pub struct Membership {
     pub losers: Box<[AllocationName]>,
 }
 
+/// Maximum number of allocations of a namespace, of all kinds: the oldest count.
+pub const ALLOCATIONS_MAX: usize = 4_096;
 /// Maximum number of allocations with one clue that may have pods.
 pub const CONSIDERED_MAX: usize = 256;
 /// Maximum number of allocations that are recorded as losers of one pod.
 pub const LOSERS_MAX: usize = 16;
 
 /// All allocations, indexed by clue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Allocations {
     all: BTreeMap<AllocationName, Arc<Allocation>>,
+    /// Those beyond the limit of their namespace, which have no pods.
+    beyond: BTreeMap<AllocationName, Arc<Allocation>>,
+    oldest: Oldest<AllocationName>,
     by_clue: HashMap<Clue, BTreeSet<Age>>,
     /// Number of allocations with a clue that too many older ones have.
     ignored: usize,
+}
+
+impl Default for Allocations {
+    fn default() -> Self {
+        Allocations::new(ALLOCATIONS_MAX)
+    }
+}
+
+/// Effects of one change on other allocations.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Shift {
+    /// It counts from now on.
+    pub promoted: Option<AllocationName>,
+    /// It does not count any more.
+    pub displaced: Option<Arc<Allocation>>,
 }
 
 /// Time of creation and name of an allocation: of two that match a pod, the lesser one has it.
@@ -65,22 +86,65 @@ enum Clue {
 }
 
 impl Allocations {
-    /// Upserts an allocation. Returns whether it changed.
-    pub fn apply(&mut self, allocation: Allocation) -> bool {
-        let known = self.all.get(&allocation.name);
-        if known.is_some_and(|known| **known == allocation) {
-            return false;
+    /// Creates an index that counts the oldest `max` allocations of each namespace.
+    pub fn new(max: usize) -> Self {
+        Allocations {
+            all: BTreeMap::new(),
+            beyond: BTreeMap::new(),
+            oldest: Oldest::new(max),
+            by_clue: HashMap::new(),
+            ignored: 0,
         }
-        self.delete(&allocation.name.clone());
+    }
+
+    /// Upserts an allocation. Returns what that changed for others; `None`: it did not change.
+    pub fn apply(&mut self, allocation: Allocation) -> Option<Shift> {
+        let known = self.all.get(&allocation.name).or_else(|| self.beyond.get(&allocation.name));
+        let known = known.cloned();
+        if known.as_ref().is_some_and(|known| **known == allocation) {
+            return None;
+        }
+        let allocation = Arc::new(allocation);
+        let (name, mut shift) = (allocation.name.clone(), Shift::default());
+        if known.is_some_and(|known| known.created_s == allocation.created_s) {
+            match self.discount(&name) {
+                Some(_) => self.count(allocation),
+                None => drop(self.beyond.insert(name, allocation)),
+            }
+            return Some(shift);
+        }
+        shift.promoted = self.delete(&name).and_then(|(_, promoted)| promoted);
+        match self.oldest.insert(&name.namespace, allocation.created_s, name.clone()) {
+            Ranked::Beyond => drop(self.beyond.insert(name, allocation)),
+            Ranked::Counted => self.count(allocation),
+            Ranked::Displaced(youngest) => {
+                shift.displaced = self.discount(&youngest);
+                self.beyond.extend(shift.displaced.clone().map(|displaced| (youngest, displaced)));
+                self.count(allocation);
+            }
+        }
+        Some(shift)
+    }
+
+    /// Deletes an allocation. Returns it and the one that counts from now on in its place; `None`: it was not known.
+    pub fn delete(&mut self, name: &AllocationName) -> Option<(Arc<Allocation>, Option<AllocationName>)> {
+        let gone = self.beyond.remove(name).or_else(|| self.discount(name))?;
+        let promoted = self.oldest.remove(&name.namespace, gone.created_s, name);
+        if let Some(next) = promoted.as_ref().and_then(|next| self.beyond.remove(next)) {
+            self.count(next);
+        }
+        Some((gone, promoted))
+    }
+
+    fn count(&mut self, allocation: Arc<Allocation>) {
         for clue in clues_of(&allocation) {
             let ages = self.by_clue.entry(clue).or_default();
             self.ignored += usize::from(ages.insert(age_of(&allocation)) && ages.len() > CONSIDERED_MAX);
         }
-        self.all.insert(allocation.name.clone(), Arc::new(allocation));
-        true
+        self.all.insert(allocation.name.clone(), allocation);
     }
 
-    pub fn delete(&mut self, name: &AllocationName) -> Option<Arc<Allocation>> {
+    fn discount(&mut self, name: &AllocationName) -> Option<Arc<Allocation>> {
         let gone = self.all.remove(name)?;
         for clue in clues_of(&gone) {
             if let Some(ages) = self.by_clue.get_mut(&clue) {
@@ -93,23 +157,29 @@ impl Allocations {
         Some(gone)
     }
 
+    /// Returns an allocation beyond the limit of its namespace.
+    pub fn beyond(&self, name: &AllocationName) -> Option<&Arc<Allocation>> {
+        self.beyond.get(name)
+    }
+
+    /// Returns an allocation that counts.
     pub fn get(&self, name: &AllocationName) -> Option<&Arc<Allocation>> {
         self.all.get(name)
     }
 
-    /// Sorted.
+    /// Returns all names, also of those that do not count.
     pub fn names(&self) -> impl Iterator<Item = &AllocationName> {
-        self.all.keys()
+        self.all.keys().chain(self.beyond.keys())
     }
 
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Returns the number of allocations that can have no pods, because [`CONSIDERED_MAX`] older ones have the same
-    /// clue. One with several roles counts once for each.
+    /// Returns the number of allocations that can have no pods: beyond the limit of their namespace, or because
+    /// [`CONSIDERED_MAX`] older ones have the same clue. One with several roles counts once for each.
     pub fn ignored(&self) -> usize {
-        self.ignored
+        self.ignored + self.beyond.len()
     }
 
     /// Returns whether this allocation is among the [`CONSIDERED_MAX`] oldest with the clue of one of its roles.
@@ -293,7 +363,7 @@ mod tests {
     #[test]
     fn of_very_many_that_claim_a_pod_only_the_oldest_are_considered() {
         let many = 100_000;
-        let mut all = Allocations::default();
+        let mut all = Allocations::new(many);
         let own = |at: usize| name(AllocationKind::Allocation, &format!("a-{at:06}"));
         for at in 0..many {
             all.apply(allocation(own(at), (many - at) as i64, with_label("job", &["x"])));
@@ -315,14 +385,43 @@ mod tests {
     }
 
     #[test]
+    fn of_the_allocations_of_a_namespace_the_oldest_count_and_the_next_takes_the_place_of_one_that_goes() {
+        let mut all = Allocations::new(2);
+        let own = |at: i64| name(AllocationKind::PodGroup, &format!("a-{at}"));
+        let of = |at: i64| allocation(own(at), at, RoleMembers::Grouped);
+        let counted =
+            |all: &Allocations| (1..=5).filter(|at| all.get(&own(*at)).is_some()).collect::<Vec<i64>>();
+        for at in [3, 5, 4, 1] {
+            all.apply(of(at));
+        }
+        assert_eq!((counted(&all), all.ignored()), (vec![1, 3], 2));
+        assert!(all.beyond(&own(4)).is_some() && all.beyond(&own(3)).is_none());
+        // A change of one that does not count is kept.
+        let roles = [GangRole { minimum: 7, ..of(4).roles[0].clone() }].into();
+        assert_eq!(all.apply(Allocation { roles, ..of(4) }), Some(Shift::default()));
+        let (_, promoted) = all.delete(&own(1)).expect("it is there");
+        assert_eq!((promoted, counted(&all)), (Some(own(4)), vec![3, 4]));
+        assert_eq!(all.get(&own(4)).map(|it| it.minimum()), Some(7));
+        let shift = all.apply(of(2)).expect("it is new");
+        assert_eq!(shift.displaced.map(|it| it.name.clone()), Some(own(4)));
+        // Recreated, and so the youngest.
+        let shift = all.apply(Allocation { created_s: 9, ..of(2) }).expect("it is another one");
+        assert_eq!((shift.promoted, counted(&all)), (Some(own(4)), vec![3, 4]));
+        assert_eq!(all.names().count(), 4);
+        for at in 2..=5 {
+            assert!(all.delete(&own(at)).is_some());
+        }
+        assert!(all.is_empty() && all.by_clue.is_empty() && all.ignored() == 0);
+    }
+
+    #[test]
     fn an_allocation_that_says_the_same_again_is_no_news() {
         let mut all = Allocations::default();
         let one = allocation(name(AllocationKind::Allocation, "a"), 9, with_label("job", &["x"]));
-        assert!(all.apply(one.clone()));
-        assert!(!all.apply(one.clone()));
-        assert!(
-            all.apply(Allocation { roles: [GangRole { minimum: 3, ..one.roles[0].clone() }].into(), ..one })
-        );
+        assert_eq!(all.apply(one.clone()), Some(Shift::default()));
+        assert_eq!(all.apply(one.clone()), None);
+        let roles = [GangRole { minimum: 3, ..one.roles[0].clone() }].into();
+        assert!(all.apply(Allocation { roles, ..one }).is_some());
         assert_eq!(all.names().count(), 1);
     }
 }

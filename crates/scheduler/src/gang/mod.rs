@@ -8,7 +8,7 @@ mod index;
 mod plan;
 mod spec;
 
-pub use index::{Allocations, CONSIDERED_MAX, LOSERS_MAX, Membership};
+pub use index::{ALLOCATIONS_MAX, Allocations, CONSIDERED_MAX, LOSERS_MAX, Membership, Shift};
 pub use plan::{GangPlan, Lacking, UnboundMember, WantedMembers};
 pub use spec::{
     Allocation, AllocationKind, AllocationName, COSCHEDULING_LABEL, GangRole, GangRoleStatus, GangStatus,

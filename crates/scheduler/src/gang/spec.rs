@@ -136,6 +136,8 @@ pub enum Phase {
     TimedOut,
     /// The spec is invalid or contradicts itself.
     Invalid,
+    /// Too many older ones exist: it has no pods.
+    LimitReached,
 }
 
 /// Status of an allocation.
@@ -166,13 +168,14 @@ pub struct GangRoleStatus {
 }
 
 impl Phase {
-    pub const ALL: [Phase; 6] = [
+    pub const ALL: [Phase; 7] = [
         Phase::Pending,
         Phase::Scheduling,
         Phase::Unschedulable,
         Phase::Scheduled,
         Phase::TimedOut,
         Phase::Invalid,
+        Phase::LimitReached,
     ];
 
     pub fn name(self) -> &'static str {
@@ -183,6 +186,7 @@ impl Phase {
             Phase::Scheduled => "Scheduled",
             Phase::TimedOut => "TimedOut",
             Phase::Invalid => "Invalid",
+            Phase::LimitReached => "LimitReached",
         }
     }
 }

@@ -25,7 +25,7 @@ use super::{Action, Cluster, Preemption, Scheduler, State, Waiting};
 use crate::class::Class;
 use crate::dispatch::{Request, Ticket};
 use crate::gang::{
-    Allocation, AllocationKind, AllocationName, Allocations, GangStatus, Membership, WantedMembers,
+    Allocation, AllocationKind, AllocationName, Allocations, GangStatus, Membership, Shift, WantedMembers,
 };
 use crate::inventory::{Ledger, Revision};
 use crate::objects::{ObjectKind, ObjectName};
@@ -55,6 +55,10 @@ pub(super) struct Gangs {
     pub(super) due: BTreeSet<AllocationName>,
     /// Gangs whose status may have changed.
     pub(super) unreported: BTreeSet<AllocationName>,
+    /// By namespace: allocations beyond its limit whose status is still to be written.
+    untold_beyond: BTreeMap<Arc<str>, BTreeSet<AllocationName>>,
+    /// The last namespace of those to which a status was written.
+    told_beyond_in: Option<Arc<str>>,
     /// Last gang of `untold` whose status was computed.
     checked_up_to: Option<AllocationName>,
     /// Namespaces whose pods with a node may be members that are not recorded yet, or not any more.
@@ -188,6 +192,32 @@ impl Gangs {
             by_key.insert(gang.key.clone(), name.clone());
             gang
         })
+    }
+
+    /// Notes that the status of an allocation beyond the limit is to be written.
+    fn tell_beyond(&mut self, name: AllocationName) {
+        self.untold_beyond.entry(name.namespace.clone()).or_default().insert(name);
+    }
+
+    /// Notes that no such status is to be written any more.
+    fn told_beyond(&mut self, name: &AllocationName) {
+        if let Some(untold) = self.untold_beyond.get_mut(&name.namespace) {
+            untold.remove(name);
+            if untold.is_empty() {
+                self.untold_beyond.remove(&name.namespace);
+            }
+        }
+    }
+
+    /// Takes the next allocation beyond the limit whose status is to be written. Namespaces take turns.
+    fn next_beyond(&mut self) -> Option<AllocationName> {
+        let after = self.told_beyond_in.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = self.untold_beyond.range((after, Bound::Unbounded));
+        let untold = rest.next().or_else(|| self.untold_beyond.first_key_value())?.1;
+        let name = untold.first()?.clone();
+        self.told_beyond_in = Some(name.namespace.clone());
+        self.told_beyond(&name);
+        Some(name)
     }
 
     fn changed(&mut self, name: &AllocationName) {
@@ -398,9 +428,25 @@ impl Scheduler {
         let (was_scheduled, generation) = (allocation.was_scheduled, allocation.generation);
         let uid = allocation.uid.clone();
         let before = self.gangs.allocations.get(&name).cloned();
-        if !self.gangs.allocations.apply(allocation) {
+        let Some(Shift { promoted, displaced }) = self.gangs.allocations.apply(allocation) else {
+            return;
+        };
+        if let Some(promoted) = promoted {
+            self.allocation_counts(&promoted);
+        }
+        if let Some(displaced) = displaced {
+            let name = displaced.name.clone();
+            self.allocation_ends(&name, Some(displaced));
+            self.gangs.tell_beyond(name);
+        }
+        if self.gangs.allocations.beyond(&name).is_some() {
+            self.gangs.tell_beyond(name.clone());
+            if before.is_some() {
+                self.allocation_ends(&name, before);
+            }
             return;
         }
+        self.gangs.told_beyond(&name);
         let gang = self.gangs.gang(&name);
         match &before {
             Some(before) if before.uid == uid => {
@@ -416,11 +462,31 @@ impl Scheduler {
     }
 
     pub(super) fn delete_allocation(&mut self, name: &AllocationName) {
-        let before = self.gangs.allocations.delete(name);
-        if before.is_some() {
-            self.allocation_changed(name, before);
-            self.gangs.forget_if_empty(name);
+        let counted = self.gangs.allocations.get(name).is_some();
+        let Some((gone, promoted)) = self.gangs.allocations.delete(name) else {
+            return;
+        };
+        if !counted {
+            return self.gangs.told_beyond(name);
         }
+        self.allocation_ends(name, Some(gone));
+        if let Some(promoted) = promoted {
+            self.allocation_counts(&promoted);
+        }
+    }
+
+    /// Handles that an allocation is gone, or does not count any more.
+    fn allocation_ends(&mut self, name: &AllocationName, before: Option<Arc<Allocation>>) {
+        self.allocation_changed(name, before);
+        self.gangs.forget_if_empty(name);
+    }
+
+    /// Handles that an allocation was beyond the limit of its namespace, and counts now.
+    fn allocation_counts(&mut self, name: &AllocationName) {
+        self.gangs.told_beyond(name);
+        let was_scheduled = self.gangs.allocations.get(name).is_some_and(|it| it.was_scheduled);
+        self.gangs.gang(name).scheduled = was_scheduled;
+        self.allocation_changed(name, None);
     }
 
     /// Deletes the allocations of this kind that are not in a complete list.
@@ -517,7 +583,8 @@ impl Scheduler {
 
     /// Decides about gangs that are marked due or whose time has come.
     pub(super) fn maintain_gangs(&mut self, now: Duration) {
-        if self.gangs.all.is_empty() && self.gangs.recounts.is_empty() {
+        let is_empty = self.gangs.all.is_empty() && self.gangs.untold_beyond.is_empty();
+        if is_empty && self.gangs.recounts.is_empty() {
             return;
         }
         // A member is evicted only with its gang.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{Gang, GangState};
 use crate::gang::{
-    Allocation, AllocationKind, AllocationName, CONSIDERED_MAX, GangRoleStatus, GangStatus, Phase,
+    ALLOCATIONS_MAX, Allocation, AllocationKind, AllocationName, CONSIDERED_MAX, GangRole, GangRoleStatus,
+    GangStatus, Phase,
 };
 use crate::scheduler::{Action, Cluster, Scheduler};
 
@@ -25,6 +26,14 @@ static IGNORED: LazyLock<Arc<str>> = LazyLock::new(|| {
     let text = format!(
         "berth considers the {CONSIDERED_MAX} oldest allocations of a namespace that select their pods by the same label, \
          and this is none of them: select the pods by a label of their own, or delete older allocations"
+    );
+    text.into()
+});
+
+/// Message of an allocation beyond the limit of its namespace.
+static BEYOND: LazyLock<Arc<str>> = LazyLock::new(|| {
+    let text = format!(
+        "the {ALLOCATIONS_MAX} oldest Allocations and PodGroups of a namespace count, and this is none of them: delete older ones"
     );
     text.into()
 });
@@ -69,7 +78,7 @@ impl Scheduler {
 
     /// Writes statuses of allocations, and conditions of members that wait for more members.
     pub(super) fn report_gangs(&mut self, now: Duration) {
-        if !self.cluster.leading || self.gangs.unreported.is_empty() {
+        if !self.cluster.leading {
             return;
         }
         // Round robin: gangs whose write must wait must not block the rest.
@@ -79,12 +88,44 @@ impl Scheduler {
         if let Some(last) = last {
             names.extend(untold.range(..=last).take(MOST_AT_ONCE - names.len()).cloned());
         }
+        if names.len() < MOST_AT_ONCE {
+            self.report_beyond();
+        }
         self.gangs.checked_up_to = names.last().cloned();
         for name in names {
             if self.report_gang(&name, now) {
                 self.gangs.unreported.remove(&name);
             }
         }
+    }
+
+    /// Writes the status of one allocation beyond the limit of its namespace: 20 a second, so that the writes delay nothing else.
+    fn report_beyond(&mut self) {
+        let Some(name) = self.gangs.next_beyond() else {
+            return;
+        };
+        let Some(allocation) = self.gangs.allocations.beyond(&name).filter(|_| self.cluster.owns_gang(&name))
+        else {
+            return;
+        };
+        let role = |role: &GangRole| GangRoleStatus {
+            name: role.name.clone(),
+            minimum: role.minimum,
+            members: 0,
+            bound: 0,
+        };
+        let status = GangStatus {
+            name: name.clone(),
+            uid: allocation.uid.clone(),
+            observed_generation: allocation.generation,
+            phase: Phase::LimitReached,
+            message: BEYOND.clone(),
+            help: None,
+            roles: allocation.roles.iter().map(role).collect(),
+            placement: [].into(),
+            claimed_by_others: 0,
+        };
+        self.actions.push(Action::TellAllocation(Box::new(status)));
     }
 
     /// Returns whether everything is reported.
@@ -100,7 +141,7 @@ impl Scheduler {
         let early = now.saturating_sub(gang.reported_at) < STATUS_PACE;
         let mut status = status(allocation, gang, &self.cluster, self.advised.help_for(name));
         if !self.gangs.allocations.is_considered(allocation) {
-            status.message = IGNORED.clone();
+            (status.phase, status.message) = (Phase::LimitReached, IGNORED.clone());
         }
         match &gang.reported {
             Some(told) if *told == status => return members_know,
@@ -136,6 +177,9 @@ impl Scheduler {
         }
         let why: Arc<str> = match &allocation {
             Some(allocation) => not_ready_message(allocation, gang).into(),
+            None if self.gangs.allocations.beyond(name).is_some() => {
+                format!("{} {}/{}: {}", kind_name(name.kind), name.namespace, name.name, *BEYOND).into()
+            }
             None => {
                 format!("{} {}/{} does not exist", kind_name(name.kind), name.namespace, name.name).into()
             }

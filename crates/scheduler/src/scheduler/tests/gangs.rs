@@ -698,13 +698,14 @@ fn a_member_whose_eviction_is_refused_is_a_member_again_and_is_evicted_with_all_
     assert_eq!(evicted(&handed_over), ["g-0", "g-1"], "the first requests may not have been sent");
 }
 
-/// One hundred thousand objects of one tenant.
+/// One hundred thousand objects of a hundred tenants.
 #[test]
 fn allocations_without_pods_cost_nothing_but_their_status_however_many_they_are() {
     let mut bench = Bench::new(1, &["a"]);
     let many = 100_000;
     for at in 0..many {
-        let object = allocation(&format!("empty-{at}"), 2);
+        let mut object = allocation(&format!("empty-{at}"), 2);
+        object.name.namespace = format!("tenant-{}", at / 1_000).into();
         bench.scheduler.apply_object(ClusterObject::Allocation(Box::new(object)));
     }
     bench.scheduler.take_actions();
@@ -752,7 +753,32 @@ fn an_allocation_that_comes_after_too_many_that_select_the_same_pods_says_so() {
     let last = crate::gang::CONSIDERED_MAX;
     let (status, before) =
         (bench.status(&format!("same-{last}")), bench.status(&format!("same-{}", last - 1)));
+    assert_eq!(status.phase, Phase::LimitReached);
     assert!(status.message.contains("256 oldest allocations"), "{}", status.message);
     assert!(before.message.contains("0 of 2 members"), "{}", before.message);
     assert_eq!(bench.scheduler.ignored_allocations(), 1);
+}
+
+#[test]
+fn an_allocation_beyond_the_limit_of_its_namespace_has_no_pods_until_an_older_one_goes() {
+    let mut bench = Bench::new(1, &["a"]);
+    let most = crate::gang::ALLOCATIONS_MAX;
+    for at in 0..=most {
+        bench.allocate(Allocation { created_s: at as i64, ..allocation(&format!("gang-{at}"), 1) });
+    }
+    let last = format!("gang-{most}");
+    // After the statuses of all others, in slices.
+    (0..30).for_each(|at| bench.run_until(at * S));
+    let status = bench.status(&last);
+    assert_eq!(status.phase, Phase::LimitReached);
+    assert!(status.message.contains("4096 oldest"), "{}", status.message);
+    assert_eq!(bench.scheduler.ignored_allocations(), 1);
+    let first = ObjectName { namespace: "ns".into(), name: "gang-0".into() };
+    bench.scheduler.delete_object(ObjectKind::Allocation, &first);
+    assert_eq!(bench.scheduler.ignored_allocations(), 0);
+    bench.join(&last, 1, 100);
+    bench.work();
+    bench.finish_all();
+    (30..60).for_each(|at| bench.run_until(at * S));
+    assert_eq!(bench.status(&last).phase, Phase::Scheduled);
 }
