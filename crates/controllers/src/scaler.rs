@@ -16,7 +16,7 @@ mod refusals;
 mod report;
 mod settle;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,12 +30,13 @@ use super::tasks::{Tasks, host_name};
 use berth_config::{Config, Scaling};
 use berth_kube_io::apply::PodWriter;
 use berth_kube_io::client::without_retries;
-use berth_kube_io::scaling::{Other, ScaledService, ScalingPlan, same_target};
+use berth_kube_io::scaling::{ScaledService, ScalingPlan};
 use berth_kube_io::vpa::{ApiError, OwnerResolver, Recommending};
 use berth_kube_io::{LivePod, WatchStore};
 use berth_model::LabelSelector;
 use berth_prometheus::PrometheusSource;
 use berth_rightsizing::apply::SizedPod;
+use berth_rightsizing::recommend::OwnerRef;
 use berth_scheduler::engine::Engine;
 use berth_telemetry::ScalerMetrics;
 use budget::RequestBudget;
@@ -210,8 +211,8 @@ impl Scaler {
         self.readings.start(readings, now);
         let looks = self.look_at(&services.iter().collect::<Vec<_>>()).await;
         let others = self.read_autoscalers(&namespaces).await;
-        let in_the_way: Vec<_> =
-            services.iter().map(|service| in_the_way(service, &services, &others)).collect();
+        let controllers = Controllers::new(&services, &others);
+        let in_the_way: Vec<_> = services.iter().map(|service| controllers.of(service)).collect();
         self.readings.wait(wait_until).await;
         self.readings.windows.lock().forget(now.as_second());
         // Of two services with one target, the second would peak with the first.
@@ -244,9 +245,11 @@ impl Scaler {
             services.iter().filter(|service| killed.contains(&service.uid)).collect();
         let looks = self.look_at(&of_killed).await;
         let others = self.read_autoscalers(&namespaces).await;
-        let observed = of_killed.into_iter().zip(looks).map(|(service, look)| {
-            let in_the_way = in_the_way(service, &services, &others);
-            Observed { service, look, in_the_way }
+        let controllers = Controllers::new(&services, &others);
+        let observed = of_killed.into_iter().zip(looks).map(|(service, look)| Observed {
+            service,
+            look,
+            in_the_way: controllers.of(service),
         });
         let observed = observed.collect();
         self.scale_services(observed, now).await;
@@ -340,33 +343,56 @@ struct InTheWay {
     perhaps: bool,
 }
 
-/// Returns the other controllers of a service. `Err`: an older ServiceScaler controls it completely.
-fn in_the_way(
-    service: &ScaledService,
-    services: &[ScaledService],
-    others: &Autoscalers,
-) -> Result<InTheWay, String> {
-    let same = |other: &&ScaledService| {
-        other.namespace == service.namespace && same_target(&other.target, &service.target)
-    };
-    let first = services.iter().filter(same).min_by_key(|it| (it.created, &it.name));
-    if let Some(first) = first.filter(|first| first.uid != service.uid) {
-        return Err(format!("ServiceScaler {} is older and scales the same", first.name));
+/// All that control replicas or sizes, by their target: a namespace may have thousands of each.
+struct Controllers<'a> {
+    /// The oldest ServiceScaler of each target.
+    first: HashMap<TargetKey<'a>, &'a ScaledService>,
+    /// Whether it controls sizes, and the target: the name of the first such autoscaler.
+    others: HashMap<(bool, TargetKey<'a>), &'a str>,
+    by_namespace: &'a Autoscalers,
+}
+
+/// Namespace, group, kind and name: targets in different versions of a group are the same.
+type TargetKey<'a> = (&'a str, &'a str, &'a str, &'a str);
+
+fn target_key<'a>(namespace: &'a str, target: &'a OwnerRef) -> TargetKey<'a> {
+    (namespace, target.group(), &target.kind, &target.name)
+}
+
+impl<'a> Controllers<'a> {
+    fn new(services: &'a [ScaledService], by_namespace: &'a Autoscalers) -> Self {
+        let mut first: HashMap<TargetKey<'a>, &'a ScaledService> = HashMap::new();
+        for service in services {
+            let known = first.entry(target_key(&service.namespace, &service.target)).or_insert(service);
+            if (service.created, &service.name) < (known.created, &known.name) {
+                *known = service;
+            }
+        }
+        let mut others = HashMap::new();
+        for other in by_namespace.values().flatten().flatten() {
+            let key = (other.sizes, target_key(&other.namespace, &other.target));
+            others.entry(key).or_insert(other.name.as_str());
+        }
+        Controllers { first, others, by_namespace }
     }
-    match others.get(&service.namespace) {
-        Some(Ok(others)) => {
-            let of = |sizes: bool| {
-                let same =
-                    |other: &&Other| other.sizes == sizes && same_target(&other.target, &service.target);
-                others.iter().find(same).map(|other| other.name.clone())
-            };
-            Ok(InTheWay { replicas: of(false), sizes: of(true), perhaps: false })
+
+    /// Returns the other controllers of a service. `Err`: an older ServiceScaler controls it completely.
+    fn of(&self, service: &ScaledService) -> Result<InTheWay, String> {
+        let key = target_key(&service.namespace, &service.target);
+        if let Some(first) = self.first.get(&key).filter(|first| first.uid != service.uid) {
+            return Err(format!("ServiceScaler {} is older and scales the same", first.name));
         }
-        Some(Err(error)) => {
-            let unknown = Some(format!("an unknown autoscaler ({error})"));
-            Ok(InTheWay { replicas: unknown.clone(), sizes: unknown, perhaps: true })
+        match self.by_namespace.get(&service.namespace) {
+            Some(Ok(_)) => {
+                let of = |sizes: bool| self.others.get(&(sizes, key)).map(|name| (*name).to_owned());
+                Ok(InTheWay { replicas: of(false), sizes: of(true), perhaps: false })
+            }
+            Some(Err(error)) => {
+                let unknown = Some(format!("an unknown autoscaler ({error})"));
+                Ok(InTheWay { replicas: unknown.clone(), sizes: unknown, perhaps: true })
+            }
+            None => Ok(InTheWay::default()),
         }
-        None => Ok(InTheWay::default()),
     }
 }
 

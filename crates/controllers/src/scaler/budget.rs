@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until};
 
-/// Maximum number of requests in flight.
-pub(super) const IN_FLIGHT_MAX: usize = 32;
+/// Maximum number of requests in flight. A bind waits in the API server behind as many, in each round.
+pub(super) const IN_FLIGHT_MAX: usize = 8;
 /// Minimum interval between two writes: 1,000 per second. A new leader writes one status for each service.
 const BETWEEN_WRITES: Duration = Duration::from_millis(1);
 

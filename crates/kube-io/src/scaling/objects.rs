@@ -356,12 +356,6 @@ fn read_requirement(text: &str) -> Option<Requirement> {
     (!key.is_empty() && !key.contains(char::is_whitespace)).then(|| Requirement { key: key.into(), operator })
 }
 
-/// Whether both name the same workload, in any version of its group.
-pub fn same_target(one: &OwnerRef, other: &OwnerRef) -> bool {
-    let group = |owner: &OwnerRef| owner.api_version.rsplit_once('/').map_or("", |it| it.0).to_owned();
-    one.kind == other.kind && one.name == other.name && group(one) == group(other)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -440,7 +434,8 @@ mod tests {
         assert_eq!(of("Off"), None);
         for mode in ["Initial", "Auto", "InPlaceOrRecreate"] {
             let other = of(mode).expect(mode);
-            assert!(other.sizes && same_target(&other.target, &service("").target));
+            assert!(other.sizes);
+            assert_eq!(other.target, service("").target);
             assert_eq!(other.name, "VerticalPodAutoscaler v");
         }
     }
@@ -465,9 +460,9 @@ mod tests {
         let hpa = r#"{"metadata":{"name":"h"},"spec":{"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"web"}}}"#;
         let other = read_other(hpa, "HorizontalPodAutoscaler").unwrap();
         assert_eq!(other.name, "HorizontalPodAutoscaler h");
-        assert!(same_target(&other.target, &service("").target));
+        assert_eq!(other.target, service("").target);
         let keda = r#"{"metadata":{"name":"k"},"spec":{"scaleTargetRef":{"name":"web"}}}"#;
-        assert!(same_target(&read_other(keda, "ScaledObject").unwrap().target, &service("").target));
+        assert_eq!(read_other(keda, "ScaledObject").unwrap().target, service("").target);
         assert_eq!(read_other("{}", "ScaledObject"), None);
     }
 }
