@@ -20,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_DOMAINS: usize = 16;
 /// Maximum number of statuses computed at once; the rest follow in the next call.
 const MOST_AT_ONCE: usize = 256;
+/// Maximum number of those of allocations without pods, 100 a second: whoever creates thousands of them must not fill the API server
+/// with the writes of their statuses.
+const MOST_EMPTY_AT_ONCE: usize = 5;
 
 /// Message of an allocation that can have no pods.
 static IGNORED: LazyLock<Arc<str>> = LazyLock::new(|| {
@@ -92,7 +95,15 @@ impl Scheduler {
             self.report_beyond();
         }
         self.gangs.checked_up_to = names.last().cloned();
+        let mut empty = 0;
         for name in names {
+            let is_empty = |gang: &Gang| gang.waiting.is_empty() && gang.placed.is_empty();
+            if self.gangs.all.get(&name).is_some_and(is_empty) {
+                empty += 1;
+                if empty > MOST_EMPTY_AT_ONCE {
+                    continue;
+                }
+            }
             if self.report_gang(&name, now) {
                 self.gangs.unreported.remove(&name);
             }
