@@ -49,6 +49,8 @@ use settle::Remembered;
 
 /// Maximum number of scaled services: the first ones by namespace and name.
 const SERVICES_MAX: usize = 2_000;
+/// Those of one namespace, the oldest ones: each costs a request in every round.
+const SERVICES_OF_NAMESPACE_MAX: usize = 500;
 /// Maximum interval at which pods are checked for OOM kills. It needs no request.
 const KILLS_EVERY: Duration = Duration::from_secs(5);
 /// Share of the interval that a round waits for Prometheus.
@@ -294,7 +296,7 @@ impl Scaler {
         for service in &mut services {
             refuse_queries(service, &self.context.tenancy);
         }
-        let (scaled, left_out) = shares(services, SERVICES_MAX);
+        let (scaled, left_out) = shares(services, SERVICES_MAX, SERVICES_OF_NAMESPACE_MAX);
         let namespaces = scaled.iter().map(|service| service.namespace.clone()).collect();
         Ok(Some(Services { scaled, left_out, namespaces }))
     }
@@ -302,10 +304,11 @@ impl Scaler {
 
 /// Returns the services that are scaled, and those that are too many: namespaces take turns, and each has its oldest ones scaled. Both
 /// sorted by name.
-fn shares(mut services: Vec<ScaledService>, most: usize) -> (Vec<ScaledService>, Vec<ScaledService>) {
-    if services.len() <= most {
-        return (services, Vec::new());
-    }
+fn shares(
+    mut services: Vec<ScaledService>,
+    most: usize,
+    most_each: usize,
+) -> (Vec<ScaledService>, Vec<ScaledService>) {
     services.sort_by(|a, b| (&a.namespace, a.created, &a.name).cmp(&(&b.namespace, b.created, &b.name)));
     let mut turns = Vec::with_capacity(services.len());
     for of_namespace in services.chunk_by(|a, b| a.namespace == b.namespace) {
@@ -314,8 +317,9 @@ fn shares(mut services: Vec<ScaledService>, most: usize) -> (Vec<ScaledService>,
     let mut by_turn: Vec<(usize, ScaledService)> = turns.into_iter().zip(services).collect();
     // Stable: in one turn, by namespace.
     by_turn.sort_by_key(|(turn, _)| *turn);
+    let first_left_out = by_turn.partition_point(|(turn, _)| *turn < most_each).min(most);
     let mut scaled: Vec<ScaledService> = by_turn.into_iter().map(|(_, service)| service).collect();
-    let mut left_out = scaled.split_off(most);
+    let mut left_out = scaled.split_off(first_left_out);
     for services in [&mut scaled, &mut left_out] {
         services.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     }
@@ -451,10 +455,13 @@ mod tests {
         let names = |services: &[ScaledService]| {
             services.iter().map(|it| format!("{}/{}", it.namespace, it.name)).collect::<Vec<_>>()
         };
-        let (scaled, left_out) = shares(services(), 5);
+        let (scaled, left_out) = shares(services(), 5, 9);
         assert_eq!(names(&scaled), ["a/s7", "a/s8", "b/x", "c/y", "c/z"]);
         assert_eq!(left_out.len(), 7);
-        let (scaled, left_out) = shares(services(), 12);
+        let (scaled, left_out) = shares(services(), 12, 9);
         assert_eq!((scaled.len(), left_out.len()), (12, 0));
+        let (scaled, left_out) = shares(services(), 12, 1);
+        assert_eq!(names(&scaled), ["a/s8", "b/x", "c/y"]);
+        assert_eq!(left_out.len(), 9);
     }
 }

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::act::Done;
 use super::look::ServiceObservation;
 use super::settle::{Remembered, Settled};
-use super::{InTheWay, SERVICES_MAX, Scaler, ScalerContext};
+use super::{InTheWay, SERVICES_MAX, SERVICES_OF_NAMESPACE_MAX, Scaler, ScalerContext};
 use berth_crds::service_scaler::{ContainerStatus, HintStatus, ServiceScalerStatus};
 use berth_kube_io::conditions;
 use berth_kube_io::scaling::{ScaledService, ScalerChange, ScalingPlan};
@@ -160,7 +160,9 @@ impl Scaler {
             let status = service.status.as_ref();
             status.is_some_and(|status| status.conditions.iter().any(|condition| condition.reason == REASON))
         };
-        let why = format!("berth scales at most {SERVICES_MAX} services, and namespaces take turns");
+        let why = format!(
+            "berth scales at most {SERVICES_MAX} services, the {SERVICES_OF_NAMESPACE_MAX} oldest of a namespace, and namespaces take turns"
+        );
         let left_out = services.iter().filter(|service| !is_told(service)).take(TOLD_MAX);
         let context = &self.context;
         let reports: Vec<_> = left_out
