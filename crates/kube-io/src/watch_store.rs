@@ -156,11 +156,19 @@ impl WatchStore {
         }
     }
 
-    /// Returns all VPAs, by namespace and name; waits a few seconds for their first list.
+    /// Returns the VPAs that count, by namespace and name; waits a few seconds for their first list.
     ///
     /// # Errors
     /// When they are unknown.
     pub async fn vpas(&self) -> Result<Vec<Arc<Vpa>>, VpasUnknown> {
+        Ok(self.vpas_and_beyond().await?.0)
+    }
+
+    /// Returns the VPAs that count, and those beyond the limit of their namespace.
+    ///
+    /// # Errors
+    /// When they are unknown.
+    pub async fn vpas_and_beyond(&self) -> Result<(Vec<Arc<Vpa>>, Vec<Arc<Vpa>>), VpasUnknown> {
         let mut changes = self.listed.subscribe();
         let wait = async {
             while self.index.read().state(SizingKind::Vpa) == ListState::NotListed {
@@ -171,7 +179,9 @@ impl WatchStore {
         let _ = timeout(LISTED_WITHIN, wait).await;
         let index = self.index.read();
         match index.state(SizingKind::Vpa) {
-            ListState::Listed => Ok(index.vpas().cloned().collect()),
+            ListState::Listed => {
+                Ok((index.vpas().cloned().collect(), index.vpas_beyond().cloned().collect()))
+            }
             ListState::NotServed => Err(VpasUnknown::NotServed),
             ListState::Forbidden => Err(VpasUnknown::Forbidden),
             ListState::NotListed => Err(VpasUnknown::NotListed),

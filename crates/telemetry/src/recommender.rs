@@ -82,6 +82,8 @@ struct State {
     aggregates: usize,
     bytes: usize,
     uncreated: usize,
+    /// VPAs beyond the limit of their namespace.
+    beyond_limit: usize,
     source: Option<PrometheusSource>,
 }
 
@@ -181,6 +183,11 @@ impl RecommenderMetrics {
         self.first.observe(after_ns.max(0) as f64 / 1e9);
     }
 
+    /// Sets the number of VPAs beyond the limit of their namespace.
+    pub fn vpas_beyond_limit(&self, count: usize) {
+        self.state.lock().beyond_limit = count;
+    }
+
     pub fn vpas(&self, kinds: BTreeMap<VpaKind, usize>) {
         self.state.lock().vpas = kinds;
     }
@@ -256,6 +263,11 @@ impl RecommenderMetrics {
                 "berth_recommender_vpas_waiting",
                 "Workloads whose VPA will be created in the next rounds",
                 state.uncreated,
+            ),
+            (
+                "berth_recommender_vpas_beyond_limit",
+                "VPAs without effect, because too many older ones exist in their namespace",
+                state.beyond_limit,
             ),
         ] {
             gauges(to, name, help, &[(&[], value)])?;

@@ -57,7 +57,10 @@ impl Recommender {
         let Some(asked) = &world.creation else { return };
         let vpas: Vec<&Vpa> = world.targets.iter().map(|target| &target.vpa).chain(&world.foreign).collect();
         let plan = plan(asked, &vpas, &self.context.config.name);
-        self.create(&plan.create).await;
+        // Another VPA would be beyond the limit, too.
+        let full: BTreeSet<&Arc<str>> = world.beyond.iter().map(|vpa| &vpa.namespace).collect();
+        let create: Vec<_> = plan.create.into_iter().filter(|it| !full.contains(&it.namespace)).collect();
+        self.create(&create).await;
         self.delete(&plan.superfluous).await;
     }
 

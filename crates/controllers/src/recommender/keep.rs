@@ -242,7 +242,8 @@ impl Recommender {
     /// Returns the users of checkpoints, by namespace and name of the VPA.
     fn keepers(&self, world: &World) -> BTreeMap<String, BTreeMap<String, Keeper>> {
         let mut keepers: BTreeMap<String, BTreeMap<String, Keeper>> = BTreeMap::new();
-        for Vpa { namespace, name, .. } in &world.foreign {
+        // One beyond the limit may count again.
+        for Vpa { namespace, name, .. } in world.foreign.iter().chain(world.beyond.iter().map(|vpa| &**vpa)) {
             keepers.entry(namespace.to_string()).or_default().insert(name.to_string(), Keeper::Other);
         }
         for target in &world.targets {

@@ -53,9 +53,10 @@ impl Recommender {
     async fn load_checkpoints(&mut self, new: &BTreeMap<Arc<str>, Vec<New<'_>>>) {
         for (namespace, vpas) in new {
             let mut found = Vec::new();
+            let by_name: BTreeMap<&str, &New> = vpas.iter().map(|new| (new.vpa, new)).collect();
             let ours = |it: &FoundCheckpoint| {
-                let vpa = vpas.iter().find(|new| new.vpa == it.label.vpa);
-                vpa.is_some() && it.label.name == saved::name(&it.label.vpa, &it.label.container)
+                by_name.contains_key(&*it.label.vpa)
+                    && it.label.name == saved::name(&it.label.vpa, &it.label.container)
             };
             let listed = self.context.api.checkpoints(Some(namespace), |it| {
                 if ours(&it) {
@@ -70,7 +71,7 @@ impl Recommender {
                 continue;
             }
             for checkpoint in found {
-                if let Some(new) = vpas.iter().find(|new| new.vpa == checkpoint.label.vpa) {
+                if let Some(new) = by_name.get(&*checkpoint.label.vpa) {
                     self.load_checkpoint(new, checkpoint);
                 }
             }

@@ -10,12 +10,19 @@ use super::{Recommender, RecommenderContext};
 use berth_config::Storage;
 use berth_kube_io::vpa::{ApiError, status_patch};
 use berth_model::{Node, NodeSize, PerResource, PodSpec};
+use berth_rightsizing::apply::index::VPAS_MAX;
 use berth_rightsizing::recommend::propose::propose;
 use berth_rightsizing::recommend::status::{condition, next};
 use berth_rightsizing::recommend::store::Workload;
-use berth_rightsizing::recommend::{Findings, Status, Vpa};
+use berth_rightsizing::recommend::{Findings, Status, UnixNanos, Vpa};
 use berth_scheduler::rules::may_run_on;
 use berth_telemetry::VpaKind;
+
+/// Maximum number of VPAs of a namespace whose conditions alone are written in one round: whoever creates thousands must not fill the
+/// API server with these writes. Recommendations are always written.
+const CONDITIONS_WRITTEN_MAX: usize = 100;
+/// Maximum number of VPAs beyond the limit whose status is written in one round: fewer than the writes of other VPAs should wait for.
+const BEYOND_WRITTEN_MAX: usize = 100;
 
 impl Recommender {
     pub(super) async fn publish(&mut self, world: &World) {
@@ -25,6 +32,7 @@ impl Recommender {
         let mut kinds: BTreeMap<VpaKind, usize> = BTreeMap::new();
         let mut due: Vec<(Vpa, Status, Status)> = Vec::new();
         let mut recommended = Vec::new();
+        let mut conditions_written: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
         for target in &world.targets {
             let vpa = &target.vpa;
             // A list may be older than our last write.
@@ -38,11 +46,19 @@ impl Recommender {
             }
             let status = found.as_ref().and_then(|found| next(&old, found, thresholds, now));
             *kinds.entry(kind(vpa, found.as_ref(), status.as_ref().unwrap_or(&old))).or_default() += 1;
-            if let Some(status) = status {
-                due.push((vpa.clone(), old, status));
+            let Some(status) = status else { continue };
+            if status.recommendation == old.recommendation {
+                let written = conditions_written.entry(&vpa.namespace).or_default();
+                *written += 1;
+                if *written > CONDITIONS_WRITTEN_MAX {
+                    continue;
+                }
             }
+            due.push((vpa.clone(), old, status));
         }
         self.context.metrics.vpas(kinds);
+        self.context.metrics.vpas_beyond_limit(world.beyond.len());
+        due.extend(self.due_beyond(world, now));
         self.note_recommended(world, recommended);
         let (place, term, workers) = (&self.context, self.term, self.context.config.update_workers as usize);
         let mut writes = Vec::with_capacity(due.len());
@@ -51,6 +67,22 @@ impl Recommender {
         }
         let written: Vec<_> = stream::iter(writes).buffer_unordered(workers).collect().await;
         self.written = written.into_iter().flatten().collect();
+    }
+
+    /// Returns the statuses of VPAs beyond the limit that do not show it yet: some of them, those of this recommender.
+    fn due_beyond(&self, world: &World, now: UnixNanos) -> Vec<(Vpa, Status, Status)> {
+        let why = format!(
+            "the {VPAS_MAX} oldest VerticalPodAutoscalers of a namespace count, and this is none of them: delete older ones"
+        );
+        let found = Findings { unsupported: Some(why), is_beyond_limit: true, ..Findings::default() };
+        let shows_it =
+            |vpa: &Vpa| vpa.status.conditions.iter().any(|it| it.reason == condition::LIMIT_REACHED);
+        let ours = world.beyond.iter().filter(|vpa| vpa.is_of(&self.context.config.name) && !shows_it(vpa));
+        let next = |vpa: &Arc<Vpa>| {
+            let status = next(&vpa.status, &found, self.context.config.thresholds(), now)?;
+            Some((Vpa::clone(vpa), vpa.status.clone(), status))
+        };
+        ours.filter_map(next).take(BEYOND_WRITTEN_MAX).collect()
     }
 
     /// Returns the findings about a VPA; `None` if too little is known now.

@@ -20,6 +20,8 @@ pub(super) struct World {
     pub targets: Vec<Target>,
     /// VPAs of other recommenders.
     pub foreign: Vec<Vpa>,
+    /// VPAs beyond the limit of their namespace.
+    pub beyond: Vec<Arc<Vpa>>,
     /// Where VPAs are to be created; `None`: nowhere, or unknown.
     pub creation: Option<CreationRequests>,
     /// Pods of controlled workloads, for each namespace whose owners could be read.
@@ -77,7 +79,8 @@ impl Recommender {
     pub(super) async fn look(&mut self) -> Result<World, VpasUnknown> {
         self.owners.next_round();
         let config = self.context.config.clone();
-        let all = self.context.watches.vpas().await?;
+        let (all, mut beyond) = self.context.watches.vpas_and_beyond().await?;
+        beyond.retain(|vpa| config.covers(&vpa.namespace));
         let covered = all.iter().filter(|vpa| config.covers(&vpa.namespace)).map(|vpa| Vpa::clone(vpa));
         let (ours, others): (Vec<Vpa>, Vec<Vpa>) = covered.partition(|vpa| vpa.is_of(&config.name));
         let controllers = controlling(&ours);
@@ -106,7 +109,7 @@ impl Recommender {
                 Err(error) => self.complaints.record(&topic, &topic, Err(error.to_string())),
             }
         }
-        Ok(World { targets, foreign: others, creation: asked, pods })
+        Ok(World { targets, foreign: others, beyond, creation: asked, pods })
     }
 
     async fn state(

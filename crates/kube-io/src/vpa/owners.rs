@@ -181,9 +181,12 @@ impl OwnerResolver {
     /// Returns the cached answer about an owner, if it is recent enough.
     fn cached(&mut self, namespace: &Arc<str>, owner: &OwnerRef) -> Option<OwnerLookup> {
         let round = self.round;
+        let is_watched = self.index.read().follows_owner(owner);
         let known = self.seen.get_mut(&(namespace.clone(), owner.clone()))?;
         let is_fresh = match known.lookup {
             OwnerLookup::Exists { .. } => known.requested + ROUNDS_KEPT > round,
+            // As soon as it exists, the watch shows it.
+            OwnerLookup::Missing if is_watched => true,
             _ => known.requested == round,
         };
         is_fresh.then(|| {

@@ -9,9 +9,12 @@ use super::mode::Mode;
 use super::pod::SizedPod;
 use crate::recommend::store::Workload;
 use crate::recommend::{OwnerRef, UnixNanos, Vpa};
+use berth_model::{Oldest, Ranked};
 
 /// Maximum depth of an owner chain. Real chains are short; a cycle is an error of the user.
 const DEPTH_MAX: usize = 8;
+/// Maximum number of VPAs of a namespace: the oldest count. Each costs a round of the recommender a look at its target.
+pub const VPAS_MAX: usize = 4_096;
 
 /// Namespace and name of an object.
 pub type NamespacedName = (Arc<str>, Arc<str>);
@@ -116,31 +119,73 @@ pub struct Governed {
 type RangesOf = (BTreeMap<Arc<str>, Ranges>, Arc<Ranges>);
 
 /// Objects that set sizes, by target.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sizing {
     objects: BTreeMap<NamespacedName, Arc<Vpa>>,
     /// Objects that target each workload, oldest first.
     targeting: BTreeMap<Workload, BTreeSet<(UnixNanos, NamespacedName)>>,
+    /// Objects beyond the limit of their namespace, which have no effect.
+    beyond: BTreeMap<NamespacedName, Arc<Vpa>>,
+    oldest: Oldest<NamespacedName>,
+}
+
+impl Default for Sizing {
+    fn default() -> Self {
+        Sizing {
+            objects: BTreeMap::new(),
+            targeting: BTreeMap::new(),
+            beyond: BTreeMap::new(),
+            oldest: Oldest::new(VPAS_MAX),
+        }
+    }
 }
 
 impl Sizing {
     fn apply(&mut self, name: NamespacedName, vpa: Arc<Vpa>) {
         self.delete(&name);
+        match self.oldest.insert(&name.0, vpa.created, name.clone()) {
+            Ranked::Beyond => drop(self.beyond.insert(name, vpa)),
+            Ranked::Counted => self.count(name, vpa),
+            Ranked::Displaced(youngest) => {
+                if let Some(displaced) = self.discount(&youngest) {
+                    self.beyond.insert(youngest, displaced);
+                }
+                self.count(name, vpa);
+            }
+        }
+    }
+
+    fn delete(&mut self, name: &NamespacedName) {
+        let Some(vpa) = self.beyond.remove(name).or_else(|| self.discount(name)) else { return };
+        if let Some(promoted) = self.oldest.remove(&name.0, vpa.created, name)
+            && let Some(vpa) = self.beyond.remove(&promoted)
+        {
+            self.count(promoted, vpa);
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &NamespacedName> {
+        self.objects.keys().chain(self.beyond.keys())
+    }
+
+    fn count(&mut self, name: NamespacedName, vpa: Arc<Vpa>) {
         if let Some(workload) = vpa.workload() {
             self.targeting.entry(workload).or_default().insert((vpa.created, name.clone()));
         }
         self.objects.insert(name, vpa);
     }
 
-    fn delete(&mut self, name: &NamespacedName) {
-        let Some(vpa) = self.objects.remove(name) else { return };
-        let Some(workload) = vpa.workload() else { return };
-        if let Some(targeting) = self.targeting.get_mut(&workload) {
+    fn discount(&mut self, name: &NamespacedName) -> Option<Arc<Vpa>> {
+        let vpa = self.objects.remove(name)?;
+        if let Some(workload) = vpa.workload()
+            && let Some(targeting) = self.targeting.get_mut(&workload)
+        {
             targeting.remove(&(vpa.created, name.clone()));
             if targeting.is_empty() {
                 self.targeting.remove(&workload);
             }
         }
+        Some(vpa)
     }
 
     /// Returns the oldest object that is not off, for the topmost targeted owner in the chain.
@@ -195,6 +240,11 @@ impl SizingIndex {
         self.followed.contains(&kind)
     }
 
+    /// Returns whether the kind of this owner is followed, and has been listed.
+    pub fn follows_owner(&self, owner: &OwnerRef) -> bool {
+        SizingKind::of(owner).is_some_and(|kind| self.state(kind) == ListState::Listed)
+    }
+
     /// Returns whether the initial lists of all followed kinds are complete.
     pub fn is_complete(&self) -> bool {
         self.followed.is_subset(&self.listed)
@@ -241,7 +291,7 @@ impl SizingIndex {
         self.listed.insert(kind);
         self.unavailable.remove(&kind);
         let of = |sizing: &Sizing| -> Vec<NamespacedName> {
-            sizing.objects.keys().filter(|name| !listed.contains(*name)).cloned().collect()
+            sizing.names().filter(|name| !listed.contains(*name)).cloned().collect()
         };
         let gone: Vec<NamespacedName> = match kind {
             SizingKind::Vpa => of(&self.vpas),
@@ -279,8 +329,14 @@ impl SizingIndex {
         self.workloads.get(&(SizingKind::of(owner)?, (namespace.clone(), owner.name.as_str().into())))
     }
 
+    /// Returns the VPAs that count, by namespace and name.
     pub fn vpas(&self) -> impl Iterator<Item = &Arc<Vpa>> {
         self.vpas.objects.values()
+    }
+
+    /// Returns the VPAs beyond [`VPAS_MAX`], which have no effect, by namespace and name.
+    pub fn vpas_beyond(&self) -> impl Iterator<Item = &Arc<Vpa>> {
+        self.vpas.beyond.values()
     }
 
     /// Returns all LimitRanges of a namespace combined.

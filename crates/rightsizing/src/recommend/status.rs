@@ -14,6 +14,9 @@ pub mod condition {
     pub const FETCHING_HISTORY: &str = "FetchingHistory";
     pub const CONFIG_UNSUPPORTED: &str = "ConfigUnsupported";
 
+    /// Reason of [`CONFIG_UNSUPPORTED`]: its namespace has too many VPAs.
+    pub const LIMIT_REACHED: &str = "LimitReached";
+
     /// Types managed here, in the order in which they are written. Conditions of other types are left unchanged.
     pub const DECIDED: [&str; 5] =
         [RECOMMENDATION_PROVIDED, LOW_CONFIDENCE, NO_PODS_MATCHED, FETCHING_HISTORY, CONFIG_UNSUPPORTED];
@@ -47,6 +50,8 @@ pub struct Findings {
     pub unsupported: Option<String>,
     /// Whether another VPA controls the target.
     pub is_shadowed: bool,
+    /// Whether its namespace has too many older VPAs; `unsupported` has the message.
+    pub is_beyond_limit: bool,
     /// Number of running pods of the target.
     pub pods: usize,
     /// Whether the usage history has not been loaded yet.
@@ -152,7 +157,13 @@ fn conditions(
             FETCHING_HISTORY,
             found.fetches_history.then(|| (true, "", "the usage history has not been loaded yet".to_owned())),
         ),
-        (CONFIG_UNSUPPORTED, found.unsupported.clone().map(|why| (true, "TargetUnsupported", why))),
+        (
+            CONFIG_UNSUPPORTED,
+            found.unsupported.clone().map(|why| {
+                let reason = if found.is_beyond_limit { LIMIT_REACHED } else { "TargetUnsupported" };
+                (true, reason, why)
+            }),
+        ),
     ];
     let known = |kind: &str| old.iter().find(|condition| condition.kind == kind);
     let decided = wanted.into_iter().filter_map(|(kind, condition)| {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
-use crate::apply::index::{ListState, NamespacedName, SizingKind, SizingObject, WorkloadObject};
+use crate::apply::index::{ListState, NamespacedName, SizingKind, SizingObject, VPAS_MAX, WorkloadObject};
 
 fn name(of: &str) -> NamespacedName {
     ("shop".into(), of.into())
@@ -39,6 +39,28 @@ fn the_oldest_vpa_that_is_on_governs_the_pods_of_its_target() {
     assert_eq!(governing(&index, &pod), None, "its target has changed");
     let elsewhere = SizedPod { namespace: "bank".into(), ..pod };
     assert_eq!(governing(&index, &elsewhere), None);
+}
+
+#[test]
+fn vpas_beyond_the_limit_of_their_namespace_have_no_effect_until_an_older_one_goes() {
+    let mut index = SizingIndex::default();
+    let of = |at: usize| format!("vpa-{at}");
+    let mut apply = |at: usize, target: &str| {
+        let vpa = named(&of(at), at as i64, owner("Deployment", target), "Recreate");
+        index.apply(SizingKind::Vpa, name(&of(at)), vpa);
+    };
+    // The youngest comes first, as in a list.
+    apply(VPAS_MAX, "web");
+    (0..VPAS_MAX).for_each(|at| apply(at, "api"));
+    let pod = pod("p", Vec::new());
+    assert_eq!((index.vpas().count(), governing(&index, &pod)), (VPAS_MAX, None));
+    let beyond: Vec<_> = index.vpas_beyond().map(|vpa| vpa.name.clone()).collect();
+    assert_eq!(beyond, [Arc::from(of(VPAS_MAX))]);
+    index.delete(SizingKind::Vpa, &name(&of(7)));
+    assert_eq!(governing(&index, &pod), Some(of(VPAS_MAX).into()));
+    assert_eq!(index.vpas_beyond().count(), 0);
+    index.retain(SizingKind::Vpa, &BTreeSet::new());
+    assert_eq!(index.vpas().count(), 0);
 }
 
 #[test]

@@ -136,3 +136,17 @@ fn conditions_of_others_are_kept_and_their_order_is_no_difference() {
     assert!(next.conditions.contains(&foreign));
     assert_eq!(condition(&next, condition::LOW_CONFIDENCE), None);
 }
+
+#[test]
+fn a_vpa_beyond_the_limit_says_so_and_keeps_its_recommendation() {
+    let published = Status { recommendation: Some(vec![recommendation("app", 1, 1)]), ..Status::default() };
+    let beyond =
+        Findings { unsupported: Some("too many".into()), is_beyond_limit: true, ..Findings::default() };
+    let status = next(&published, &beyond, ALWAYS, T0).unwrap();
+    assert_eq!(status.recommendation, published.recommendation);
+    let said = status.conditions.iter().find(|it| it.kind == condition::CONFIG_UNSUPPORTED).unwrap();
+    assert_eq!(
+        (&*said.status, &*said.reason, &*said.message),
+        ("True", condition::LIMIT_REACHED, "too many")
+    );
+}
