@@ -188,6 +188,8 @@ async fn apply(client: &Client, object: &Value, dry_run: bool) -> kube::Result<D
         | "ClusterRoleBinding"
         | "CustomResourceDefinition"
         | "MutatingWebhookConfiguration"
+        | "ValidatingAdmissionPolicy"
+        | "ValidatingAdmissionPolicyBinding"
         | "ValidatingWebhookConfiguration" => Api::all_with(client.clone(), &resource),
         _ => {
             let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");

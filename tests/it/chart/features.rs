@@ -3,8 +3,10 @@
 use berth_config::FailurePolicy;
 use berth_testenv::{Options, User};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 use std::time::Duration;
 
@@ -285,6 +287,46 @@ async fn the_guard_of_the_chart_works_with_what_the_chart_allows() {
     assert!(status == http::StatusCode::OK && text.contains("berth_access_checks_total"), "{status} {text}");
     let log = berth.log();
     assert!(!log.to_lowercase().contains("forbidden") && !log.contains("may not"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn active_replicas_write_no_leases_but_their_own() {
+    let chart = rendered(ACTIVE_ACTIVE);
+    let account = format!("system:serviceaccount:{NAMESPACE}:berth");
+    let user = User { name: account.clone(), groups: vec!["some".to_owned()] };
+    let cluster = start_control_plane_with(Options { users: vec![user], ..Options::default() }).await;
+    let client = cluster.client();
+    create_namespace(&client, NAMESPACE).await;
+    let kinds = ["Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
+    for object in chart.iter().filter(|it| kinds.contains(&it["kind"].as_str().unwrap())) {
+        apply::create(&client, object).await;
+    }
+    let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig_for(&account).unwrap()).unwrap();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let berth = Client::try_from(config.unwrap()).unwrap();
+    let lease = |name: &str, holder: &str| -> Lease {
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"holderIdentity": holder}}))
+            .unwrap()
+    };
+    let (theirs, ours): (Api<Lease>, Api<Lease>) =
+        (Api::namespaced(client, NAMESPACE), Api::namespaced(berth, NAMESPACE));
+    theirs.create(&PostParams::default(), &lease("other", "somebody")).await.unwrap();
+    let change = async || {
+        let known = ours.get("other").await.unwrap();
+        let changed = Lease { metadata: known.metadata, ..lease("other", "berth") };
+        ours.replace("other", &PostParams::default(), &changed).await
+    };
+    let is_refused = |error: kube::Error| error.to_string().contains("no leases but its own");
+    await_until(SOON, "the policy is in force", async || change().await.is_err_and(is_refused)).await;
+    assert!(ours.delete("other", &DeleteParams::default()).await.is_err_and(is_refused));
+    let another = ours.create(&PostParams::default(), &lease("berthless", "berth")).await;
+    assert!(another.is_err_and(is_refused));
+    for name in ["berth", "berth-member-a"] {
+        let made = ours.create(&PostParams::default(), &lease(name, "a")).await.unwrap();
+        let changed = Lease { metadata: made.metadata, ..lease(name, "b") };
+        ours.replace(name, &PostParams::default(), &changed).await.unwrap();
+        ours.delete(name, &DeleteParams::default()).await.unwrap();
+    }
 }
 
 async fn await_policy(webhooks: &Api<ValidatingWebhookConfiguration>, wanted: &str) {
