@@ -4,6 +4,7 @@ mod hostile;
 mod replicas;
 mod rolling;
 mod strangers;
+mod tenants;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
