@@ -38,7 +38,7 @@ impl Gangs {
         let stuck = |gang: &Gang| {
             gang.lacking.is_some() && !matches!(gang.state, GangState::Placing(_) | GangState::Idle)
         };
-        let gangs = self.all.iter().filter(move |(name, gang)| stuck(gang) && cluster.owns_gang(name));
+        let gangs = self.waiting().filter(move |(name, gang)| stuck(gang) && cluster.owns_gang(name));
         gangs.filter_map(|(name, gang)| Some((*gang.waiting.first_key_value()?.0, name)))
     }
 
@@ -48,7 +48,7 @@ impl Gangs {
         cluster: &Cluster,
         preemption: &Preemption,
     ) -> Vec<(Place, Case)> {
-        self.all.keys().filter_map(|name| self.case(name, cluster, preemption)).collect()
+        self.with_waiting.iter().filter_map(|name| self.case(name, cluster, preemption)).collect()
     }
 
     pub(in crate::scheduler) fn case(
