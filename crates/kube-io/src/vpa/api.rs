@@ -20,6 +20,10 @@ use berth_rightsizing::recommend::create::CreationCandidate;
 /// Objects in one page, if the server supports pages: pods take about 8 KB each.
 const PAGE_SIZE: u32 = 500;
 
+/// Objects that are read before other tasks of this thread, such as binds, have a turn: with `resourceVersion=0` the API server sends all
+/// objects in one page.
+const ITEMS_AT_ONCE: usize = 32;
+
 /// Error of a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
@@ -216,8 +220,9 @@ impl Recommending {
             let answer = self.send(request.map_err(|error| error.to_string())).await?;
             let page: Page = serde_json::from_slice(&answer.body)
                 .map_err(|error| ApiError::Other(format!("the API server sent an invalid list: {error}")))?;
-            for item in page.items.unwrap_or_default() {
-                take(item.get());
+            for some in page.items.unwrap_or_default().chunks(ITEMS_AT_ONCE) {
+                some.iter().for_each(|item| take(item.get()));
+                tokio::task::yield_now().await;
             }
             match page.metadata.next.filter(|token| !token.is_empty()) {
                 Some(token) => from = format!("continue={token}"),
