@@ -95,6 +95,16 @@ const COVERED: &[Document] = &[
                 "cargo bench -p berth-scheduler --bench tenants -- --pods 10000 --seconds 8 --limit 1000000",
                 BENCHMARK,
             ),
+            (
+                "BERTH_TENANT_OBJECTS=100000 BERTH_TENANT_RATE=1500 BERTH_TENANT_SECONDS=15 BERTH_TENANT_KINDS=Vpas,PodGroups \
+                 .ci/long tenants",
+                BENCHMARK,
+            ),
+            (
+                "BERTH_TENANT_OBJECTS=10000 BERTH_TENANT_RATE=1000 BERTH_TENANT_SECONDS=15 \
+                 BERTH_TENANT_KINDS=ServiceScalers,Allocations .ci/long tenants",
+                BENCHMARK,
+            ),
             ("cargo bench --bench agent", BENCHMARK),
             ("cargo bench --bench agent -- --quick", BENCHMARK),
             ("cargo test --profile dist --test it explain::speed -- --ignored", BENCHMARK),
