@@ -164,8 +164,11 @@ impl Shadow {
             let here = label(node, key).and_then(|domain| domains.get(domain).copied());
             let skew = here.map(|pods| pods + i32::from(constraint.self_match) - least);
             if skew.is_none_or(|skew| skew > constraint.max_skew) {
+                let matching = placed.iter().filter(|(_, identity, _)| constraint.selector.matches(identity));
+                let matching: Vec<_> =
+                    matching.map(|(other, _, there)| (&other.uid, &there.name, other.deleting)).collect();
                 return Err(format!(
-                    "I10 violated: {} is bound where the skew is {skew:?}: {domains:?}",
+                    "I10 violated: {} is bound where the skew is {skew:?}: {domains:?} of {matching:?}",
                     pod.uid
                 ));
             }
