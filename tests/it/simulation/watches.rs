@@ -29,6 +29,7 @@ impl Process {
         self.shadow.pods.retain(|uid, _| uids.contains(uid));
         self.shadow.assumed.retain(|uid, _| uids.contains(uid));
         self.shadow.settled.retain(|uid| uids.contains(uid));
+        self.shadow.rivals.retain(|uid, _| uids.contains(uid));
         for pod in pods {
             self.shadow.note_arrival(&pod, now);
             self.shadow.apply(&pod);
