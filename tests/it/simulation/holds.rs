@@ -50,7 +50,8 @@ impl Shadow {
     /// A bind of this process has failed: the request of another client for the same node keeps the room.
     pub fn refused(&mut self, binding: &Binding, now: Duration) {
         self.assumed.remove(&binding.uid);
-        let rival = self.rivals.remove(&binding.uid).filter(|(_, until)| *until > now);
+        let may_be_bound = self.pods.get(&binding.uid).is_some_and(|pod| !pod.deleting);
+        let rival = self.rivals.remove(&binding.uid).filter(|(_, until)| may_be_bound && *until > now);
         if let Some((pod, until)) = rival {
             self.hold(binding, pod, until);
         }

@@ -276,6 +276,10 @@ impl Scheduler {
         let Some((order, waiting)) = order.zip(self.cluster.waiting.get(uid)) else {
             return false;
         };
+        // The API server binds no pod that is being deleted.
+        if waiting.news.as_ref().is_some_and(|pod| pod.deleting) {
+            return false;
+        }
         let (namespace, name) = (waiting.source.namespace.clone(), waiting.source.name.clone());
         let binding = Binding { uid: uid.clone(), namespace, name, node: order.node.clone() };
         let yields = self.foreign.outlives(&binding, now);
