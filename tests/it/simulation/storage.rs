@@ -300,6 +300,11 @@ impl Sim {
         let Some(pod) = shadow.pods.get(&binding.uid) else {
             return Err(format!("{} is not known", binding.uid));
         };
+        // Claims of a pod that is gone may be gone, too: its bind has no effect.
+        let there = self.cluster.store.get(&binding.namespace, &binding.name);
+        if there.is_none_or(|there| there.uid != binding.uid) {
+            return Ok(());
+        }
         for name in claims_of(pod) {
             let volume = match shadow.objects.get(&key_of_claim(&name)) {
                 Some(ClusterObject::Claim(claim)) if claim.bind_completed => claim.volume.clone(),
