@@ -13,7 +13,7 @@ mod together;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use cost::Cost;
@@ -140,7 +140,7 @@ impl Site {
     ) -> Site {
         let mut occupants = ledger.occupants(node);
         occupants.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
-        let mut groups: BTreeMap<Arc<str>, Option<(Arc<VictimGroup>, bool)>> = BTreeMap::new();
+        let mut groups: BTreeMap<Arc<str>, Option<ClaimedGroup>> = BTreeMap::new();
         let mut pods = Vec::new();
         for pod in occupants {
             let (group, lent) = match group_of(&pod.pod.uid) {
@@ -150,13 +150,12 @@ impl Site {
                 },
                 Some(group) => {
                     let claimed = || claim_all(&group, priority, &mut claim);
-                    let known = groups.entry(group.name.clone()).or_insert_with(claimed);
-                    let is_whole = |all: &Arc<VictimGroup>| Arc::ptr_eq(all, &group);
-                    let goes = |(all, _): &&(_, bool)| is_whole(all) || all.has(&pod);
-                    let Some((all, lent)) = known.as_ref().filter(goes) else {
-                        continue;
-                    };
-                    (Some(all.clone()), *lent)
+                    match groups.entry(group.name.clone()).or_insert_with(claimed) {
+                        Some(claimed) if !claimed.stay.contains(&pod.pod.uid) => {
+                            (Some(claimed.victims.clone()), claimed.lent)
+                        }
+                        _ => continue,
+                    }
                 }
             };
             pods.push(Potential { pod: Arc::new(pod), lent, group });
@@ -165,36 +164,40 @@ impl Site {
     }
 }
 
-impl VictimGroup {
-    fn has(&self, pod: &Occupant) -> bool {
-        self.members.iter().any(|member| member.pod.uid == pod.pod.uid)
-    }
+/// What a preemptor may preempt of a group.
+struct ClaimedGroup {
+    victims: Arc<VictimGroup>,
+    /// One of the victims is lent.
+    lent: bool,
+    /// Uids of the pods that are too important.
+    stay: BTreeSet<Arc<str>>,
 }
 
-/// Returns what a preemptor with this priority may preempt of a group, and whether one of these pods is lent. `None`:
-/// nothing, because one of them has a lower priority but is protected.
+/// Returns what a preemptor with this priority may preempt of a group. `None`: nothing, because a pod with a lower priority
+/// is protected.
 fn claim_all(
     group: &Arc<VictimGroup>,
     priority: i32,
     claim: &mut impl FnMut(&Occupant) -> VictimClaim,
-) -> Option<(Arc<VictimGroup>, bool)> {
+) -> Option<ClaimedGroup> {
     let mut members: Vec<_> = group.members.iter().collect();
     members.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
-    let (mut lent, mut stay) = (false, Vec::new());
+    let (mut lent, mut stay) = (false, BTreeSet::new());
     for member in members {
         match claim(member) {
-            VictimClaim::No if member.holding.priority >= priority => stay.push(&*member.pod.uid),
+            VictimClaim::No if member.holding.priority >= priority => {
+                stay.insert(member.pod.uid.clone());
+            }
             VictimClaim::No => return None,
             VictimClaim::Lent => lent = true,
             VictimClaim::Lower => {}
         }
     }
-    if stay.is_empty() {
-        return Some((group.clone(), lent));
+    let mut victims = group.clone();
+    if !stay.is_empty() {
+        Arc::make_mut(&mut victims).members.retain(|member| !stay.contains(&member.pod.uid));
     }
-    let goes = |member: &&Arc<Occupant>| !stay.contains(&&*member.pod.uid);
-    let members = group.members.iter().filter(goes).cloned().collect();
-    Some((Arc::new(VictimGroup { members, ..VictimGroup::clone(group) }), lent))
+    Some(ClaimedGroup { victims, lent, stay })
 }
 
 /// Sort key: more important pods first (upstream: `MoreImportantPod`): by priority, then by earlier start; a pod that
