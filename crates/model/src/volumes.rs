@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{LabelSelector, Labels, NodeSelectorTerm, Requirement};
 
 /// Name of a persistent volume claim.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimName {
     pub namespace: Arc<str>,
     pub name: Arc<str>,

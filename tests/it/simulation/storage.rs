@@ -58,7 +58,7 @@ fn volume(name: &str, class: &str, node: &str, version: u64) -> Volume {
         labels: Labels::default(),
         affinity: Some([NodeSelectorTerm { expressions, fields: [].into() }].into()),
     };
-    Volume { version, spec: spec.into(), claim: None, available: true, deleting: false, csi: None }
+    Volume { version, spec: spec.into(), available: true, ..Volume::default() }
 }
 
 fn claims_of(pod: &Pod) -> impl Iterator<Item = ClaimName> {
@@ -184,16 +184,9 @@ impl Sim {
             self.write_claim(Claim {
                 uid: format!("uid of {}", name.name).into(),
                 name,
-                version: 0,
                 kind: kind(class),
                 size_bytes: 5,
-                selector: None,
-                volume: None,
-                bind_completed: false,
-                selected_node: None,
-                lost: false,
-                deleting: false,
-                owner: None,
+                ..Claim::default()
             });
         }
         names.sort();

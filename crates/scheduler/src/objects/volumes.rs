@@ -24,7 +24,7 @@ use berth_model::{
 };
 
 /// `v1.PersistentVolume`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Volume {
     /// `metadata.resourceVersion`; 0 if it is not a number.
     pub version: u64,
@@ -46,7 +46,7 @@ pub struct ClaimRef {
 }
 
 /// `v1.PersistentVolumeClaim`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
     pub name: ClaimName,
     pub uid: Arc<str>,

@@ -12,13 +12,7 @@ fn claim(claim: &str) -> Claim {
         version: 1,
         kind: VolumeKind { class: "class".into(), ..VolumeKind::default() },
         size_bytes: 5,
-        selector: None,
-        volume: None,
-        bind_completed: false,
-        selected_node: None,
-        lost: false,
-        deleting: false,
-        owner: None,
+        ..Claim::default()
     }
 }
 
@@ -29,7 +23,7 @@ fn bound(claim_name: &str, volume: &str) -> Claim {
 fn volume(name: &str) -> Volume {
     let kind = VolumeKind { class: "class".into(), ..VolumeKind::default() };
     let spec = StaticVolume { name: name.into(), kind, capacity_bytes: 10, ..StaticVolume::default() };
-    Volume { version: 1, spec: spec.into(), claim: None, available: true, deleting: false, csi: None }
+    Volume { version: 1, spec: spec.into(), available: true, ..Volume::default() }
 }
 
 fn with_spec(volume: Volume, change: impl FnOnce(&mut StaticVolume)) -> Volume {

@@ -33,7 +33,7 @@ fn volume(name: &str, host: &str) -> Volume {
         labels: Labels::default(),
         affinity: Some([NodeSelectorTerm { expressions, fields }].into()),
     };
-    Volume { version: 1, spec: spec.into(), claim: None, available: true, deleting: false, csi: None }
+    Volume { version: 1, spec: spec.into(), available: true, ..Volume::default() }
 }
 
 fn claim_name(name: &str) -> ClaimName {
@@ -47,13 +47,7 @@ fn claim(name: &str, class: &str) -> Claim {
         version: 1,
         kind: kind(class),
         size_bytes: 5,
-        selector: None,
-        volume: None,
-        bind_completed: false,
-        selected_node: None,
-        lost: false,
-        deleting: false,
-        owner: None,
+        ..Claim::default()
     }
 }
 
