@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use kube::Client;
-use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::footprint::{NAME_PREFIX, SILENCE, create_footprint, ended_demos, list_demos, remove_footprint};
 use super::heartbeats::Heartbeats;
+use super::objects::post;
 use super::play::{DemoCluster, play};
 use super::workload::DemoWorkload;
 use super::{DemoOptions, Signals};
@@ -28,6 +28,8 @@ const NEEDED: [(&str, &str, &str, &str); 7] = [
     ("patch", "coordination.k8s.io", "leases", "kube-node-lease"),
     ("impersonate", "", "users", ""),
 ];
+
+const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 /// Returns a name that no other demo has.
 pub fn unique_name() -> Arc<str> {
@@ -81,9 +83,8 @@ impl ExistingCluster {
             let attributes =
                 json!({"verb": verb, "group": group, "resource": resource, "namespace": namespace});
             let review = json!({"spec": {"resourceAttributes": attributes}});
-            let request = kube::core::Request::new("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
-                .create(&PostParams::default(), serde_json::to_vec(&review)?)?;
-            let review: Value = self.client.request(request).await.with_context(|| {
+            let reviewed = post(&self.client, ACCESS_REVIEWS, &review).await;
+            let review: Value = reviewed.with_context(|| {
                 format!("the cluster at {} (context {}) does not answer", self.server, self.context)
             })?;
             if review["status"]["allowed"] != true {

@@ -6,7 +6,7 @@ use kube::Client;
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::Request;
 use kube::core::metadata::PartialObjectMeta;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 use super::workload::DEMO_LABEL;
@@ -14,10 +14,15 @@ use super::workload::DEMO_LABEL;
 const DELETIONS_IN_FLIGHT: usize = 16;
 const PAGE_SIZE: u32 = 500;
 
+/// Posts an object to a collection. Returns the answer.
+pub async fn post<T: DeserializeOwned>(client: &Client, collection: &str, object: &Value) -> Result<T> {
+    let request = Request::new(collection).create(&PostParams::default(), serde_json::to_vec(object)?)?;
+    Ok(client.request(request).await?)
+}
+
 /// Creates an object. One that exists is an error.
 pub async fn create_object(client: &Client, collection: &str, object: &Value) -> Result<()> {
-    let request = Request::new(collection).create(&PostParams::default(), serde_json::to_vec(object)?)?;
-    let answer = client.request::<IgnoredAny>(request).await;
+    let answer = post::<IgnoredAny>(client, collection, object).await;
     answer.with_context(|| format!("cannot create {} in {collection}", object["metadata"]["name"]))?;
     Ok(())
 }

@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::Client;
-use kube::api::PostParams;
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::child::Berth;
+use super::objects::create_object;
 use super::observer::{Observer, StageCounts};
 use super::summary::{DemoSummary, Latency, by_class, milliseconds};
 use super::verdict::problems;
@@ -165,15 +164,12 @@ async fn list_own(client: &Client, workload: &DemoWorkload) -> Result<(Vec<Pod>,
 /// Creates the objects; calls `created` with the name of each when its response arrives.
 async fn create(
     client: &Client,
-    url: &str,
+    collection: &str,
     objects: impl Iterator<Item = (String, Value)>,
     mut created: impl FnMut(&str),
 ) -> Result<()> {
     let creations = objects.map(|(name, object)| async move {
-        let request =
-            kube::core::Request::new(url).create(&PostParams::default(), serde_json::to_vec(&object)?)?;
-        let answer = client.request::<IgnoredAny>(request).await;
-        answer.with_context(|| format!("cannot create {name}"))?;
+        create_object(client, collection, &object).await?;
         anyhow::Ok(name)
     });
     stream::iter(creations)
