@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{Gang, GangState};
 use crate::gang::{
-    ALLOCATIONS_MAX, Allocation, AllocationKind, AllocationName, CONSIDERED_MAX, GangRole, GangRoleStatus,
-    GangStatus, Phase,
+    ALLOCATIONS_MAX, Allocation, AllocationKind, AllocationName, CONSIDERED_MAX, GangRoleStatus, GangStatus,
+    Phase,
 };
 use crate::scheduler::{Action, Cluster, Scheduler};
 
@@ -119,22 +119,10 @@ impl Scheduler {
         else {
             return;
         };
-        let role = |role: &GangRole| GangRoleStatus {
-            name: role.name.clone(),
-            minimum: role.minimum,
-            members: 0,
-            bound: 0,
-        };
         let status = GangStatus {
-            name: name.clone(),
-            uid: allocation.uid.clone(),
-            observed_generation: allocation.generation,
             phase: Phase::LimitReached,
             message: BEYOND.clone(),
-            help: None,
-            roles: allocation.roles.iter().map(role).collect(),
-            placement: [].into(),
-            claimed_by_others: 0,
+            ..status(allocation, &Gang::new(&name), &self.cluster, None)
         };
         self.actions.push(Action::TellAllocation(Box::new(status)));
     }
