@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_model::PreemptionPolicy;
+use berth_model::{Pod, PreemptionPolicy};
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
 use berth_scheduler::scheduler::{Action, Eviction, Scheduler, Settled};
 
@@ -19,13 +19,13 @@ pub fn without_preemption(text: &str) -> &str {
 impl Shadow {
     /// Returns the priority at which this pod preempts: the lowest of its gang's members that wait, if it has a gang.
     fn preempts_at(&self, uid: &str) -> i32 {
-        let gang = self.pods.get(uid).and_then(gang_of);
-        let together = self
-            .pods
-            .values()
-            .filter(|pod| gang.is_some() && gang_of(pod) == gang && pod.node_name.is_none());
-        let own = self.pods.get(uid).map_or(i32::MAX, |pod| pod.priority);
-        together.map(|pod| pod.priority).fold(own, i32::min)
+        let Some(pod) = self.pods.get(uid) else {
+            return i32::MAX;
+        };
+        let gang = gang_of(pod);
+        let together = |other: &&Pod| gang.is_some() && gang_of(other) == gang && other.node_name.is_none();
+        let members = self.pods.values().filter(together);
+        members.map(|other| other.priority).fold(pod.priority, i32::min)
     }
 }
 

@@ -25,7 +25,7 @@ use crate::objects::{ClusterObject, ObjectKind, ObjectName, system_defaults};
 use crate::placement::{BindOutcome, Binding};
 use berth_model::{
     Amounts, Identity, LabelSelector, Node, Operator, Peer, Pod, PodOwner, PodSpec, PreemptionPolicy,
-    Requirement, SpecError, Unsupported, Usage,
+    Requirement, ScheduledCondition, SpecError, Unsupported, Usage,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -189,6 +189,11 @@ fn node(name: &str, cpu_milli: i64) -> Node {
     }
 }
 
+/// Returns the condition of a pod that fits nowhere.
+fn unschedulable(message: &str) -> ScheduledCondition {
+    ScheduledCondition { status: false, reason: UNSCHEDULABLE.into(), message: message.into() }
+}
+
 fn pod(uid: &str, cpu_milli: i64) -> Pod {
     let usage = Arc::new(Usage {
         requests: Amounts { cpu_milli, pods: 1, ..Amounts::default() },
@@ -241,11 +246,7 @@ fn what_an_agent_chose_before_leadership_was_lost_is_not_bound_after_it() {
 fn a_new_leader_places_pods_that_nobody_has_tried_before_those_that_fitted_nowhere() {
     let mut bench = Bench::new(1, &["n"]);
     bench.scheduler.set_leading(false);
-    let condition = berth_model::ScheduledCondition {
-        status: false,
-        reason: UNSCHEDULABLE.into(),
-        message: "0/1 nodes are available: 1 Insufficient cpu.".into(),
-    };
+    let condition = unschedulable("0/1 nodes are available: 1 Insufficient cpu.");
     for at in 0..3 {
         let hopeless = pod(&format!("hopeless-{at}"), 90_000 + at);
         bench.apply(hopeless.clone());
@@ -275,7 +276,7 @@ fn a_standby_writes_no_conditions_and_a_new_leader_writes_missing_ones() {
     assert!(bench.told.is_empty());
     // The previous leader wrote one condition; this process sees it.
     bench.apply(Pod {
-        scheduled: Some(berth_model::ScheduledCondition {
+        scheduled: Some(ScheduledCondition {
             status: false,
             reason: "SchedulerError".into(),
             message: "the pod's spec is invalid: spec.x: is odd".into(),
@@ -483,7 +484,7 @@ fn a_changed_diagnosis_updates_the_condition_after_a_minute_without_an_event() {
     bench.work();
     // The watch shows what was written.
     let (reason, message) = (bench.told[0].1.into(), bench.told[0].2.as_str().into());
-    let scheduled = Some(berth_model::ScheduledCondition { status: false, reason, message });
+    let scheduled = Some(ScheduledCondition { status: false, reason, message });
     bench.apply(Pod { scheduled, ..pod("a", 5000) });
     bench.tick(10 * S);
     bench.scheduler.apply_node(node("m", 1000));

@@ -154,11 +154,7 @@ fn two_gangs_that_fit_one_at_a_time_do_not_share_the_nodes_half_and_half() {
 fn a_new_leader_plans_gangs_that_nobody_has_tried_before_those_that_fitted_nowhere() {
     let mut bench = Bench::new(1, &["n"]);
     bench.scheduler.set_leading(false);
-    let condition = berth_model::ScheduledCondition {
-        status: false,
-        reason: UNSCHEDULABLE.into(),
-        message: "ns/hopeless must place 2 pods at once; 0 fit.".into(),
-    };
+    let condition = unschedulable("ns/hopeless must place 2 pods at once; 0 fit.");
     for (name, cpu_milli, scheduled) in [("hopeless", 90_000, Some(condition)), ("new", 100, None)] {
         bench.allocate(allocation(name, 2));
         for at in 0..2 {
