@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_model::{Amounts, Node, Pod};
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::placement::Binding;
-use berth_scheduler::scheduler::{Scheduler, SchedulerConfig};
+use berth_scheduler::scheduler::{Requester, Scheduler, SchedulerConfig};
 
 /// Checks that the scheduler accepts any pod, reviews a binding of it, and stays consistent.
 pub fn schedule(pod: &Pod, binding: &Binding) {
@@ -20,7 +20,7 @@ pub fn schedule(pod: &Pod, binding: &Binding) {
     let allocatable = Amounts { cpu_milli: 4_000, memory: 1 << 30, pods: 110, ..Amounts::default() };
     scheduler.apply_node(Node { name: "n".into(), allocatable, ..Node::default() });
     scheduler.apply_pod(pod.clone(), now);
-    scheduler.review(binding, Some(pod), (Some(now), false));
+    scheduler.review(binding, Some(pod), Some(now), Requester::Other);
     consistent(&scheduler);
     scheduler.delete_pod(&pod.uid);
     consistent(&scheduler);

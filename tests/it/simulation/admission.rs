@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use berth_model::Pod;
 use berth_scheduler::placement::{Binding, Reply};
+use berth_scheduler::scheduler::Requester;
 
 use super::guard::{Grant, GuardAnswer, ReviewStep, Verdict};
 use super::process::Who;
@@ -35,6 +36,15 @@ pub enum Client {
     Other { tries: u32 },
     /// Another client, whose request is to have no effect.
     DryRun,
+}
+
+impl Client {
+    pub fn requester(self) -> Requester {
+        match self {
+            Client::Berth { .. } => Requester::Berth,
+            Client::Other { .. } | Client::DryRun => Requester::Other,
+        }
+    }
 }
 
 impl Sim {

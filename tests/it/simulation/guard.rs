@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_model::Pod;
 use berth_scheduler::placement::{Binding, LATE_EFFECT, Truth};
-use berth_scheduler::scheduler::BindReview;
+use berth_scheduler::scheduler::{BindReview, Requester};
 
 use super::admission::{Client, Request};
 use super::dice::Dice;
@@ -166,7 +166,7 @@ impl Sim {
             Client::Berth { .. } => Some(now + LATE_EFFECT.min(hold)),
             Client::Other { .. } => Some(now + hold),
         };
-        let ours = matches!(request.client, Client::Berth { .. });
+        let requester = request.client.requester();
         let pod = request.placed.clone().or(read);
         let Some(process) = self.process(who) else {
             self.answer(id, Err("connection reset".into()));
@@ -174,7 +174,7 @@ impl Sim {
         };
         let held = process.held();
         let is_assumed = process.shadow.is_assumed(&binding.uid, &binding.node);
-        let review = process.review(&binding, pod.as_deref(), (until, ours))?;
+        let review = process.review(&binding, pod.as_deref(), until, requester)?;
         if process.held() > held {
             self.tally.count("held");
         }
@@ -196,7 +196,10 @@ impl Sim {
         let verdict = match review {
             _ if !is_same_term => Err("leadership was lost during the review".into()),
             BindReview::Refused(why) => Ok(GuardAnswer::Refused(why.to_string())),
-            _ => Ok(GuardAnswer::Allowed(Grant { term, until: until.filter(|_| !ours || !is_assumed) })),
+            _ => Ok(GuardAnswer::Allowed(Grant {
+                term,
+                until: until.filter(|_| requester == Requester::Other || !is_assumed),
+            })),
         };
         self.answer(id, verdict);
         Ok(())

@@ -7,7 +7,7 @@ use std::time::Duration;
 use berth_model::{Node, Pod, PodSpec, Usage};
 use berth_scheduler::invariants;
 use berth_scheduler::placement::{Binding, Truth};
-use berth_scheduler::scheduler::{BindRefusal, BindReview};
+use berth_scheduler::scheduler::{BindRefusal, BindReview, Requester};
 
 use super::process::{Process, Shadow};
 use super::sim::Step;
@@ -186,9 +186,10 @@ impl Process {
         &mut self,
         binding: &Binding,
         read: Option<&Pod>,
-        (until, ours): (Option<Duration>, bool),
+        until: Option<Duration>,
+        requester: Requester,
     ) -> Result<BindReview, String> {
-        let review = self.scheduler.review(binding, read, (until, ours));
+        let review = self.scheduler.review(binding, read, until, requester);
         let shadow = &mut self.shadow;
         shadow.judge_review(binding, read, &review)?;
         if let (BindReview::Allowed, Some(until)) = (&review, until)
@@ -196,7 +197,7 @@ impl Process {
         {
             if !shadow.is_assumed(&binding.uid, &binding.node) {
                 shadow.hold(binding, pod, until);
-            } else if !ours && !shadow.is_bound(&binding.uid) {
+            } else if requester == Requester::Other && !shadow.is_bound(&binding.uid) {
                 let rival = shadow.rivals.entry(binding.uid.clone()).or_insert((pod, until));
                 rival.1 = rival.1.max(until);
             }

@@ -11,7 +11,7 @@ use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::engine::Operation;
 use berth_scheduler::objects::{ClusterObject, ObjectKind};
 use berth_scheduler::placement::{BindOutcome, Binding};
-use berth_scheduler::scheduler::{Action, Scheduler, SchedulerConfig, Settled, Task};
+use berth_scheduler::scheduler::{Action, Requester, Scheduler, SchedulerConfig, Settled, Task};
 
 use super::sim::S;
 
@@ -209,7 +209,7 @@ impl Crowd {
                 node: node(FEW).name,
             };
             self.measure(Operation::Review, "a review", |scheduler, _, now| {
-                scheduler.review(&foreign, None, (Some(now + S), false))
+                scheduler.review(&foreign, None, Some(now + S), Requester::Other)
             });
             self.ticks(2, S / 10);
         }

@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use super::{Engine, Operation};
 use crate::placement::{BindOutcome, Binding, Truth};
-use crate::scheduler::{BindReview, ExtenderBind};
+use crate::scheduler::{BindReview, ExtenderBind, Requester};
 use berth_model::Pod;
 
 impl Engine {
     /// Reviews a binding that a client requests from the API server, and if it fits reserves its room for `hold`, in which the request
-    /// can take effect (`None`: never, and nothing is reserved). `ours`: a berth process requests it. `pod`: the pod, if the caller has
-    /// just read it.
+    /// can take effect (`None`: never, and nothing is reserved). `pod`: the pod, if the caller has just read it.
     pub fn review(
         &self,
         binding: &Binding,
         pod: Option<&Pod>,
-        (hold, ours): (Option<Duration>, bool),
+        hold: Option<Duration>,
+        requester: Requester,
     ) -> BindReview {
         self.with(Operation::Review, |scheduler, now| {
-            scheduler.review(binding, pod, (hold.map(|hold| now + hold), ours))
+            scheduler.review(binding, pod, hold.map(|hold| now + hold), requester)
         })
     }
 

@@ -18,9 +18,9 @@ impl Scheduler {
         }
         let uid = &binding.uid;
         let ours = self.cluster.waiting.get(uid).is_some_and(|waiting| waiting.state == State::Binding);
+        let rival = self.foreign.take_rival(uid, now);
         match outcome {
             BindOutcome::Bound => {
-                self.foreign.has_no_rival(uid);
                 self.cluster.ledger.confirm(uid);
                 self.gangs.member_bound(uid);
                 if ours {
@@ -28,7 +28,6 @@ impl Scheduler {
                 }
             }
             BindOutcome::BoundElsewhere(node) => {
-                self.foreign.has_no_rival(uid);
                 self.move_charge(uid, &node);
                 self.remove(uid);
             }
@@ -37,13 +36,9 @@ impl Scheduler {
                 self.discharge(uid);
                 self.forget_foreign(uid);
             }
-            BindOutcome::Refused(why) => match self.cluster.ledger.charge_of(uid) {
-                Some(charge) if charge.assumed && self.foreign.outlives(binding, now) => {
-                    if ours {
-                        self.wait_held(uid);
-                    }
-                }
-                Some(charge) if charge.assumed => {
+            BindOutcome::Refused(why) => match (self.cluster.ledger.charge_of(uid), rival) {
+                (Some(charge), Some(until)) if charge.assumed => self.leave_to_rival(binding, until),
+                (Some(charge), None) if charge.assumed => {
                     self.preemption.node_changed(&binding.node);
                     self.discharge(uid);
                     if ours {

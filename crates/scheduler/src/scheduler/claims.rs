@@ -282,11 +282,11 @@ impl Scheduler {
         }
         let (namespace, name) = (waiting.source.namespace.clone(), waiting.source.name.clone());
         let binding = Binding { uid: uid.clone(), namespace, name, node: order.node.clone() };
-        let yields = self.foreign.outlives(&binding, now);
-        if yields {
-            self.wait_held(uid);
+        let rival = self.foreign.take_rival(uid, now);
+        if let Some(until) = rival {
+            self.leave_to_rival(&binding, until);
         }
-        yields
+        rival.is_some()
     }
 
     /// Ends the pod's wait for claims: their reservations fall back to the API server's state.

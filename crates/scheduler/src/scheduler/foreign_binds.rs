@@ -27,7 +27,8 @@ pub(super) struct ForeignBinds {
     /// Holds on the previous node of a pod whose bind was then requested to another node. Keyed by a name made of uid
     /// and node, under which the ledger has the reservation.
     former: BTreeMap<Arc<str>, Hold>,
-    /// Of pods that this process binds itself: until when an allowed request of another client may bind it to the same node.
+    /// By uid of a pod that this process binds itself: the time until which an allowed request of another client may still bind
+    /// it to the same node.
     rivals: HashMap<Arc<str>, Duration>,
     /// Uids of the pods that kube-scheduler binds through the extender now.
     binds: BTreeSet<Arc<str>>,
@@ -38,6 +39,14 @@ struct Hold {
     binding: Binding,
     /// Time from which the request can no longer take effect.
     until: Duration,
+}
+
+/// Who requests a bind from the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requester {
+    /// A berth process.
+    Berth,
+    Other,
 }
 
 /// Answer of the guard to a binding.
@@ -171,14 +180,15 @@ impl ForeignBinds {
         self.pods.values().map(|pod| &**pod)
     }
 
-    /// Returns what the ledger is to be charged with if the binding fits, or the final answer. `until`, `ours`: as for
-    /// [`Scheduler::review`]; extends a hold for the same binding.
+    /// Returns what the ledger is to be charged with if the binding fits, or the final answer. `until`, `requester`: as
+    /// for [`Scheduler::review`]; extends a hold for the same binding.
     fn assess(
         &mut self,
         cluster: &mut Cluster,
         binding: &Binding,
         pod: Option<&Pod>,
-        (until, ours): (Option<Duration>, bool),
+        until: Option<Duration>,
+        requester: Requester,
     ) -> Result<(Holding, NodeId), BindReview> {
         let (uid, node) = (&binding.uid, &binding.node);
         let refused = |refusal| Err(BindReview::Refused(refusal));
@@ -189,7 +199,7 @@ impl ForeignBinds {
                 return Err(BindReview::Allowed);
             }
             if host == node {
-                return Err(self.assess_again(cluster, uid, (until, ours)));
+                return Err(self.assess_again(cluster, uid, until, requester));
             }
             if !self.holds(uid) {
                 return refused(BindRefusal::OwnBind(host.clone()));
@@ -229,7 +239,8 @@ impl ForeignBinds {
         &mut self,
         cluster: &Cluster,
         uid: &Arc<str>,
-        (until, ours): (Option<Duration>, bool),
+        until: Option<Duration>,
+        requester: Requester,
     ) -> BindReview {
         if let Some(hold) = self.holds.get_mut(uid) {
             // This request may take effect later than the one before.
@@ -244,26 +255,17 @@ impl ForeignBinds {
         if let Some(lacking) = cluster.lacks(charge.node, &charge.holding, uid) {
             return BindReview::Refused(BindRefusal::GrantedToOthers(lacking));
         }
-        if let Some(until) = until.filter(|_| !ours) {
+        if let Some(until) = until.filter(|_| requester == Requester::Other) {
             let known = self.rivals.entry(uid.clone()).or_default();
             *known = until.max(*known);
         }
         BindReview::Allowed
     }
 
-    /// Our own bind has failed: makes its room that of another client's request for the same node, if one may still take
-    /// effect. Returns whether there is one.
-    pub(super) fn outlives(&mut self, binding: &Binding, now: Duration) -> bool {
-        let until = self.rivals.remove(&binding.uid).filter(|until| *until > now);
-        if let Some(until) = until {
-            self.holds.insert(binding.uid.clone(), Hold { binding: binding.clone(), until });
-        }
-        until.is_some()
-    }
-
-    /// Our own bind has succeeded, or the pod is bound elsewhere: no other request can take effect.
-    pub(super) fn has_no_rival(&mut self, uid: &str) {
-        self.rivals.remove(uid);
+    /// Our own bind has ended: returns the time until which a request of another client for the same node may still take
+    /// effect, if there is one.
+    pub(super) fn take_rival(&mut self, uid: &str, now: Duration) -> Option<Duration> {
+        self.rivals.remove(uid).filter(|until| *until > now)
     }
 
     /// Makes the pod's hold that of a former node. Returns the name and the node of its new reservation.
@@ -322,14 +324,15 @@ impl Scheduler {
 
     /// Checks whether `binding`, requested from the API server by any client, fits; if so, holds its resources. `until`
     /// is the time from which the request can no longer take effect; `None`: it never takes effect (dry run), and
-    /// nothing is held. `ours`: a berth process requests it. `pod` is the pod if the caller has just read it.
+    /// nothing is held. `pod` is the pod if the caller has just read it.
     pub fn review(
         &mut self,
         binding: &Binding,
         pod: Option<&Pod>,
-        (until, ours): (Option<Duration>, bool),
+        until: Option<Duration>,
+        requester: Requester,
     ) -> BindReview {
-        match self.foreign.assess(&mut self.cluster, binding, pod, (until, ours)) {
+        match self.foreign.assess(&mut self.cluster, binding, pod, until, requester) {
             Err(review) => review,
             Ok((holding, node)) => {
                 if let Some(until) = until {
@@ -359,6 +362,12 @@ impl Scheduler {
             self.foreign.holds.insert(uid.clone(), Hold { binding: binding.clone(), until });
             self.wait_held(uid);
         }
+    }
+
+    /// Leaves the room of our own bind, which has failed, to the request of another client that may take effect until then.
+    pub(super) fn leave_to_rival(&mut self, binding: &Binding, until: Duration) {
+        self.foreign.holds.insert(binding.uid.clone(), Hold { binding: binding.clone(), until });
+        self.wait_held(&binding.uid);
     }
 
     /// Lets a pod of this scheduler wait for the outcome of another replica's bind.

@@ -41,7 +41,7 @@ use std::time::Duration;
 pub use action::{Action, AttemptResult, LatencySample, Stats};
 pub use audit::{PodWalk, StateDifference};
 pub use config::SchedulerConfig;
-pub use foreign_binds::{BindRefusal, BindReview, BindsUnderWay, ExtenderBind, ForeignCounts};
+pub use foreign_binds::{BindRefusal, BindReview, BindsUnderWay, ExtenderBind, ForeignCounts, Requester};
 pub use gangs::{GangCase, GangTask};
 pub use growth::{Growth, GrowthError};
 pub use preemption::{Attempt, Eviction, GangAttempt, GangHuntResult, HuntResult};

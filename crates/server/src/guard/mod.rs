@@ -28,7 +28,7 @@ use berth_kube_io::placement::KubeStore;
 use berth_model::Pod;
 use berth_scheduler::engine::Engine;
 use berth_scheduler::placement::{Binding, LATE_EFFECT, PlacementStore, Truth};
-use berth_scheduler::scheduler::BindReview;
+use berth_scheduler::scheduler::{BindReview, Requester};
 use created::CreatedPods;
 use subject::{ReviewSubject, subject};
 
@@ -98,9 +98,10 @@ impl Guard {
         subject: &ReviewSubject,
     ) -> GuardVerdict {
         // The API server gives up berth's own requests sooner than those of other clients.
-        let ours = self.own_user.get().is_some_and(|own| *own == request.user_info.username);
+        let is_own = self.own_user.get().is_some_and(|own| *own == request.user_info.username);
+        let requester = if is_own { Requester::Berth } else { Requester::Other };
         let dry_run = request.dry_run.unwrap_or(false);
-        let hold = (!dry_run).then_some(if ours { LATE_EFFECT.min(self.hold) } else { self.hold });
+        let hold = (!dry_run).then_some(if is_own { LATE_EFFECT.min(self.hold) } else { self.hold });
         match subject {
             ReviewSubject::Other => Ok(None),
             ReviewSubject::Placed(pod) => {
@@ -111,20 +112,20 @@ impl Guard {
                 let hold = hold
                     .and_then(|hold| Some(self.created.hold(&namespace, &uid, Instant::now())?.min(hold)));
                 let verdict =
-                    self.review(&Binding { uid, namespace, name, node }, Some(pod), (hold, ours)).await;
+                    self.review(&Binding { uid, namespace, name, node }, Some(pod), hold, requester).await;
                 if !matches!(verdict, Ok(None)) {
                     self.created.refused(&pod.namespace, &pod.uid);
                 }
                 verdict
             }
             ReviewSubject::Binding(binding) if !binding.uid.is_empty() => {
-                self.review(binding, None, (hold, ours)).await
+                self.review(binding, None, hold, requester).await
             }
             ReviewSubject::Binding(binding) => {
                 match self.reader.read(&binding.namespace, &binding.name).await? {
                     Some(pod) => {
                         let binding = Binding { uid: pod.uid.clone(), ..binding.clone() };
-                        self.review(&binding, Some(&pod), (hold, ours)).await
+                        self.review(&binding, Some(&pod), hold, requester).await
                     }
                     // The API server reports the missing pod itself.
                     None => Ok(None),
@@ -133,18 +134,19 @@ impl Guard {
         }
     }
 
-    /// `hold`: how long the request may take effect. `ours`: a berth process has sent it.
+    /// `hold`: how long the request may take effect.
     async fn review(
         &self,
         binding: &Binding,
         pod: Option<&Pod>,
-        (hold, ours): (Option<Duration>, bool),
+        hold: Option<Duration>,
+        requester: Requester,
     ) -> GuardVerdict {
         let began = Instant::now();
         let mut read = None;
         loop {
             let pod = pod.or(read.as_ref());
-            match self.engine.review(binding, pod, (hold, ours)) {
+            match self.engine.review(binding, pod, hold, requester) {
                 BindReview::Allowed => return Ok(None),
                 BindReview::Unknown if pod.is_none() => {
                     let found = self.reader.read(&binding.namespace, &binding.name).await?;

@@ -98,7 +98,7 @@ fn a_pod_that_waits_for_another_is_placed_whoever_places_that_one() {
         assert_eq!(nodes_of(&bench), []);
         match by_extender {
             true => drop(bench.scheduler.begin_extender_bind(&binding, None)),
-            false => drop(bench.scheduler.review(&binding, None, (Some(60 * S), false))),
+            false => drop(bench.scheduler.review(&binding, None, Some(60 * S), Requester::Other)),
         }
         bench.collect();
         bench.work();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::inventory::{GRANTED, KEPT_FROM_ALL};
 use crate::placement::Truth;
-use crate::scheduler::{BindRefusal, BindReview, ExtenderBind, ForeignCounts, Share};
+use crate::scheduler::{BindRefusal, BindReview, ExtenderBind, ForeignCounts, Requester, Share};
 
 /// Returns a scheduler that tracks pods of other schedulers, with nodes of 1000 milli-CPU.
 fn guard(nodes: &[&str]) -> Bench {
@@ -22,7 +22,7 @@ fn to(uid: &str, node: &str) -> Binding {
 
 impl Bench {
     fn review(&mut self, uid: &str, node: &str) -> BindReview {
-        let review = self.scheduler.review(&to(uid, node), None, (Some(self.now + 60 * S), false));
+        let review = self.scheduler.review(&to(uid, node), None, Some(self.now + 60 * S), Requester::Other);
         self.collect();
         review
     }
@@ -70,7 +70,7 @@ fn room_granted_to_a_pod_that_is_younger_than_a_list_stays_taken_when_the_list_e
     let mut bench = guard(&["a"]);
     // The list was made before these pods were created.
     let young = foreign("young", 600);
-    let review = bench.scheduler.review(&to("young", "a"), Some(&young), (Some(60 * S), false));
+    let review = bench.scheduler.review(&to("young", "a"), Some(&young), Some(60 * S), Requester::Other);
     assert_eq!(review, BindReview::Allowed);
     bench.apply(foreign("asked", 300));
     assert!(matches!(bench.asked("asked", "a"), ExtenderBind::Begin(_)));
@@ -78,7 +78,7 @@ fn room_granted_to_a_pod_that_is_younger_than_a_list_stays_taken_when_the_list_e
     bench.collect();
     assert_eq!(bench.cpu_taken("a"), 900);
     assert!(matches!(
-        bench.scheduler.review(&to("late", "a"), Some(&foreign("late", 300)), (Some(60 * S), false)),
+        bench.scheduler.review(&to("late", "a"), Some(&foreign("late", 300)), Some(60 * S), Requester::Other),
         BindReview::Refused(_)
     ));
     bench.read("young", "a", Truth::Gone);
@@ -114,12 +114,12 @@ fn room_kept_for_a_pod_of_berth_does_not_refuse_binds_of_others() {
 fn a_dry_run_holds_nothing_and_an_unknown_pod_is_asked_for() {
     let mut bench = guard(&["a"]);
     bench.apply(foreign("p", 600));
-    assert_eq!(bench.scheduler.review(&to("p", "a"), None, (None, false)), BindReview::Allowed);
+    assert_eq!(bench.scheduler.review(&to("p", "a"), None, None, Requester::Other), BindReview::Allowed);
     assert_eq!(bench.counts(), (1, 0, 0));
     assert_eq!(bench.review("stranger", "a"), BindReview::Unknown);
     let read = foreign("stranger", 600);
     assert_eq!(
-        bench.scheduler.review(&to("stranger", "a"), Some(&read), (Some(S), false)),
+        bench.scheduler.review(&to("stranger", "a"), Some(&read), Some(S), Requester::Other),
         BindReview::Allowed
     );
     assert_eq!(bench.cpu_taken("a"), 600);
@@ -289,7 +289,8 @@ fn a_hold_for_our_own_late_request_ends_when_the_store_says_that_it_has_no_effec
     // It has been bound, has run and ended, and the reply was lost; the request is repeated and reviewed.
     bench.scheduler.delete_pod(&"p".into());
     let read = pod("p", 600);
-    let review = bench.scheduler.review(&to("p", "a"), Some(&read), (Some(bench.now + 60 * S), false));
+    let review =
+        bench.scheduler.review(&to("p", "a"), Some(&read), Some(bench.now + 60 * S), Requester::Other);
     assert_eq!((review, bench.counts().1, bench.cpu_taken("a")), (BindReview::Allowed, 1, 600));
     let binding = bench.binds[0].clone();
     bench.finish(&binding, BindOutcome::Vanished);
@@ -298,15 +299,15 @@ fn a_hold_for_our_own_late_request_ends_when_the_store_says_that_it_has_no_effec
 
 #[test]
 fn when_our_own_bind_fails_the_room_stays_that_of_another_client_that_binds_the_pod_there() {
-    for (ours, kept) in [(false, 1000), (true, 0)] {
+    for (requester, cpu, held) in [(Requester::Other, 1000, 1), (Requester::Berth, 0, 0)] {
         let mut bench = guard(&["a"]);
         bench.apply(pod("p", 1000));
         bench.work();
         let until = Some(bench.now + 60 * S);
-        let review = bench.scheduler.review(&to("p", "a"), None, (until, ours));
+        let review = bench.scheduler.review(&to("p", "a"), None, until, requester);
         assert_eq!(review, BindReview::Allowed);
         bench.finish(&to("p", "a"), BindOutcome::Refused("another webhook denies it".into()));
-        assert_eq!((bench.cpu_taken("a"), bench.in_state("held")), (kept, usize::from(!ours)), "{ours}");
+        assert_eq!((bench.cpu_taken("a"), bench.in_state("held")), (cpu, held), "{requester:?}");
         bench.tick(61 * S);
         bench.read_at(bench.now, "p", "a", Truth::Unbound { bindable: true });
         bench.work();
@@ -487,7 +488,7 @@ fn a_pod_that_was_held_before_we_heard_of_it_is_ours_to_place_when_the_bind_neve
     let mut bench = guard(&["a"]);
     let read = pod("ours", 600);
     assert_eq!(
-        bench.scheduler.review(&to("ours", "a"), Some(&read), (Some(60 * S), false)),
+        bench.scheduler.review(&to("ours", "a"), Some(&read), Some(60 * S), Requester::Other),
         BindReview::Allowed
     );
     bench.apply(read);
