@@ -200,6 +200,7 @@ async fn churn(
     report: &mut Report,
 ) -> Result<()> {
     const ATTEMPTS: &str = "scheduler_scheduling_attempt_duration_seconds";
+    const CHOICES: &str = "scheduler_scheduling_algorithm_duration_seconds";
     const SLI: &str = "scheduler_pod_scheduling_sli_duration_seconds";
     let counts = Arc::new(load::Counts::default());
     let load = tokio::spawn(load::churn(store.clone(), f64::from(options.churn), counts.clone()));
@@ -215,7 +216,8 @@ async fn churn(
     let seconds = began.elapsed().as_secs_f64();
     let after = berth.metrics().await?;
     let scheduled = r#"result="scheduled""#;
-    let choices = after.histogram(ATTEMPTS, scheduled)?.since(&before.histogram(ATTEMPTS, scheduled)?);
+    let attempts = after.histogram(ATTEMPTS, scheduled)?.since(&before.histogram(ATTEMPTS, scheduled)?);
+    let choices = after.histogram(CHOICES, "")?.since(&before.histogram(CHOICES, "")?);
     let waited = after.histogram(SLI, "")?.since(&before.histogram(SLI, "")?);
     let growth = |name: &str, label: &str| after.total(name, label) - before.total(name, label);
     report.churn_created_per_s = counts.created.load(Relaxed) as f64 / seconds;
@@ -224,7 +226,9 @@ async fn churn(
     report.churn_cpu_us_per_bind =
         (berth.usage()?.cpu - cpu).as_secs_f64() * 1e6 / (store.binds.load(Relaxed) - binds).max(1) as f64;
     report.churn_waiting = store.waiting();
-    report.decisions_per_agent_s = choices.count() / choices.sum;
+    report.decisions_per_agent_s = attempts.count() / attempts.sum;
+    report.decision_p50_us = attempts.quantile(0.5) * 1e6;
+    report.decision_p99_us = attempts.quantile(0.99) * 1e6;
     report.choice_p50_us = choices.quantile(0.5) * 1e6;
     report.choice_p99_us = choices.quantile(0.99) * 1e6;
     report.sli_p50_ms = waited.quantile(0.5) * 1e3;

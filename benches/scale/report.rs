@@ -31,6 +31,9 @@ pub struct Report {
     pub churn_holds: Vec<LockHold>,
     /// Decisions, divided by the time that agents spent on them.
     pub decisions_per_agent_s: f64,
+    /// Of a decision: the choice, waiting for the lock, and the commit.
+    pub decision_p50_us: f64,
+    pub decision_p99_us: f64,
     pub choice_p50_us: f64,
     pub choice_p99_us: f64,
     pub sli_p50_ms: f64,
@@ -76,6 +79,8 @@ impl Report {
             ("takeover: Lease to first bind", self.takeover_s, most(2.0), "s"),
             ("takeover: CPU from the leader's death", self.takeover_cpu_s, None, "s"),
             ("decisions a second of an agent", self.decisions_per_agent_s, least(20_000.0), "/s"),
+            ("one decision, median", self.decision_p50_us, None, "us"),
+            ("one decision, p99", self.decision_p99_us, None, "us"),
             ("one choice, median", self.choice_p50_us, None, "us"),
             ("one choice, p99", self.choice_p99_us, most(100.0), "us"),
             ("list hits", self.list_hits, None, ""),

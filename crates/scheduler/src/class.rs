@@ -3,6 +3,7 @@
 //! The key of a class is the whole [`PodSpec`] in canonical form, which holds exactly the fields of the pod that rules
 //! read, plus the selectors in affinity terms of known pods that select it. The pod's own labels are no part of it, so
 //! that the pods of a StatefulSet, each labelled with its own name, are one class.
+//! Classes that ask the same of each node alone have a common part, a class of its own: it has no images, and looks at no pods.
 //! Each cached rule has a trait, the part of the spec that it reads; classes with an equal trait share that rule's
 //! answers. The placement settings of a pod's policy and its hints are part of its class, too: when these change, the
 //! pods get another class, so that no ranked list becomes wrong.
@@ -14,7 +15,9 @@ use std::sync::Arc;
 use crate::hints::Terms;
 use crate::live_selectors::SelectedBy;
 use crate::rules::{CachedRule, PlacementSettings};
-use berth_model::{Identity, Labels, NodeAffinity, NodeSelectorTerm, PodSpec, Toleration, VolumeZone};
+use berth_model::{
+    Identity, Labels, NodeAffinity, NodeSelectorTerm, PodSpec, Spread, Toleration, VolumeZone,
+};
 
 /// Identifies a class within the process; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,9 +46,20 @@ pub struct Class {
     /// Trait values by rule; `None` where the rule does not apply to this class.
     pub traits: [Option<TraitId>; CachedRule::COUNT],
     pub tolerates_unschedulable: bool,
+    /// `None`: this class is the common part of others.
+    pub(crate) common: Option<Arc<Class>>,
 }
 
 impl Class {
+    /// Returns what this class has in common with others: what it asks of each node alone, apart from its images.
+    pub fn common(this: &Arc<Class>) -> &Arc<Class> {
+        this.common.as_ref().unwrap_or(this)
+    }
+
+    pub fn common_id(&self) -> ClassId {
+        self.common.as_ref().map_or(self.id, |common| common.id)
+    }
+
     /// Returns the cached rules that apply, each with its trait.
     pub fn cached_rules(&self) -> impl Iterator<Item = (CachedRule, TraitId)> + '_ {
         CachedRule::ALL.into_iter().filter_map(|rule| Some((rule, self.traits[rule.index()]?)))
@@ -152,6 +166,8 @@ pub struct ClassContext {
 #[derive(Debug, Default)]
 pub struct Classifier {
     classes: HashMap<ClassKey, Arc<Class>>,
+    /// Common parts of classes.
+    commons: HashMap<ClassKey, Arc<Class>>,
     /// Settings for pods without a policy.
     placement: Arc<PlacementSettings>,
     /// Some node had a reservation.
@@ -200,28 +216,57 @@ impl Classifier {
         if let Some(class) = self.classes.get(&key) {
             return class.clone();
         }
-        let mut traits = [None; CachedRule::COUNT];
-        for rule in CachedRule::ALL {
-            if let Some(value) = trait_of(rule, spec) {
-                traits[rule.index()] = Some(self.trait_id(value));
-            }
-        }
-        self.next_class += 1;
-        let class = Arc::new(Class {
-            id: ClassId(self.next_class),
-            spec: spec.clone(),
-            selected_by: key.selected_by.clone(),
-            self_affine,
-            priority,
-            placement: key.placement.clone(),
-            hints: key.hints.clone(),
-            traits,
-            tolerates_unschedulable: crate::rules::tolerates_unschedulable(&spec.tolerations),
-        });
+        let common = Some(self.common_of(&key));
+        let class = self.create(&key, common);
         self.classes.insert(key, class.clone());
         self.order.push_back(class.clone());
         self.forget_unused();
         class
+    }
+
+    fn common_of(&mut self, key: &ClassKey) -> Arc<Class> {
+        let key = ClassKey {
+            spec: Arc::new(common_spec(&key.spec)),
+            selected_by: SelectedBy::default(),
+            self_affine: false,
+            hints: Terms::default(),
+            ..key.clone()
+        };
+        match self.commons.get(&key) {
+            Some(common) => common.clone(),
+            None => {
+                let common = self.create(&key, None);
+                self.commons.insert(key, common.clone());
+                common
+            }
+        }
+    }
+
+    fn create(&mut self, key: &ClassKey, common: Option<Arc<Class>>) -> Arc<Class> {
+        let mut traits = [None; CachedRule::COUNT];
+        for rule in CachedRule::ALL {
+            // The common part has an image that no node has.
+            let applies = common.is_some() || rule != CachedRule::ImageLocality;
+            if let Some(value) = trait_of(rule, &key.spec).filter(|_| applies) {
+                traits[rule.index()] = Some(self.trait_id(value));
+            }
+        }
+        self.next_class += 1;
+        let ClassKey { spec, selected_by, self_affine, priority, placement, hints } = key.clone();
+        let tolerates_unschedulable = crate::rules::tolerates_unschedulable(&spec.tolerations);
+        let id = ClassId(self.next_class);
+        Arc::new(Class {
+            id,
+            spec,
+            selected_by,
+            self_affine,
+            priority,
+            placement,
+            hints,
+            traits,
+            tolerates_unschedulable,
+            common,
+        })
     }
 
     /// Returns the number of known classes.
@@ -258,12 +303,28 @@ impl Classifier {
             }
             self.classes.remove(&class.key());
         }
+        if self.commons.len() > 2 * self.classes.len() {
+            self.commons.retain(|_, common| Arc::strong_count(common) > 1);
+        }
         if self.traits.len() > 2 * CachedRule::COUNT * self.classes.len() {
-            let classes = &self.classes;
+            let classes = self.classes.values().chain(self.commons.values());
             let used: std::collections::HashSet<TraitId> =
-                classes.values().flat_map(|class| class.cached_rules().map(|(_, id)| id)).collect();
+                classes.flat_map(|class| class.cached_rules().map(|(_, id)| id)).collect();
             self.traits.retain(|_, id| used.contains(id));
         }
+    }
+}
+
+/// Returns the part of a spec that is about each node alone, without the names of images.
+fn common_spec(spec: &PodSpec) -> PodSpec {
+    let images = if spec.images.is_empty() { Box::default() } else { Box::from([Arc::from("")]) };
+    PodSpec {
+        pod_affinity: Arc::default(),
+        spread: Spread::default(),
+        images,
+        containers: 0,
+        unsupported: Box::default(),
+        ..spec.clone()
     }
 }
 

@@ -266,7 +266,9 @@ impl AgentThread {
         let shared = self.shared.clone();
         let began = Instant::now();
         loop {
+            let chooses = Instant::now();
             let answer = self.carry_out(&task);
+            let choice_took = chooses.elapsed();
             let result = answer.result();
             let changes = self.agent.cache_changes();
             let seen = self.agent.revision();
@@ -278,7 +280,7 @@ impl AgentThread {
                     return Err(self.agent.catch_up(scheduler.inventory()));
                 }
                 if !matches!(task, Task::Check { .. }) {
-                    scheduler.observe_attempt(result, began.elapsed(), rows);
+                    scheduler.observe_attempt(result, began.elapsed(), choice_took, rows);
                 }
                 Ok(self.take(scheduler, now))
             });

@@ -38,6 +38,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 #[derive(Clone)]
 pub struct Histograms {
     attempt: Family<ResultLabel, Histogram, fn() -> Histogram>,
+    algorithm: Histogram,
     sli: Family<AttemptsLabel, Histogram, fn() -> Histogram>,
     attempts: Histogram,
     catch_up: Histogram,
@@ -99,6 +100,7 @@ impl Default for Histograms {
         let sli = || Histogram::new(exponential_buckets(0.01, 2.0, 20));
         Histograms {
             attempt: Family::new_with_constructor(attempt),
+            algorithm: attempt(),
             sli: Family::new_with_constructor(sli),
             attempts: Histogram::new(exponential_buckets(1.0, 2.0, 5)),
             catch_up: Histogram::new(exponential_buckets(1.0, 4.0, 10)),
@@ -140,6 +142,7 @@ impl Histograms {
                 self.sli.get_or_create(&AttemptsLabel { attempts: label }).observe(waited.as_secs_f64());
                 self.attempts.observe(f64::from(attempts));
             }
+            LatencySample::Algorithm { took } => self.algorithm.observe(took.as_secs_f64()),
             LatencySample::CatchUp { rows } => self.catch_up.observe(rows as f64),
             LatencySample::Victims { pods } => self.victims.observe(pods as f64),
         }
@@ -209,6 +212,11 @@ impl Metrics {
             "scheduler_scheduling_attempt_duration_seconds",
             "Scheduling attempt latency: choosing and committing a node, without the bind",
             histograms.attempt.clone(),
+        );
+        registry.register(
+            "scheduler_scheduling_algorithm_duration_seconds",
+            "Scheduling algorithm latency: choosing a node, without the commit",
+            histograms.algorithm.clone(),
         );
         registry.register(
             "scheduler_pod_scheduling_sli_duration_seconds",
@@ -338,6 +346,8 @@ impl Scrape {
                 (&[("level", "list"), ("result", "miss")], stats.list_misses),
                 (&[("level", "rule"), ("result", "hit")], stats.rule_hits),
                 (&[("level", "rule"), ("result", "miss")], stats.rule_misses),
+                (&[("level", "common"), ("result", "hit")], stats.common_hits),
+                (&[("level", "common"), ("result", "miss")], stats.common_misses),
             ],
         )?;
         counters(
@@ -433,8 +443,14 @@ impl Scrape {
             labels.iter().zip(&stats).map(|(label, stats)| (label.as_slice(), value(stats))).collect()
         };
         gauges(to, "berth_cache_lists", "Ranked lists cached", &of(|stats| stats.lists))?;
+        gauges(
+            to,
+            "berth_cache_common_lists",
+            "Lists cached that ranked lists share",
+            &of(|stats| stats.commons),
+        )?;
         gauges(to, "berth_cache_rule_objects", "Rule objects cached", &of(|stats| stats.objects))?;
-        gauges(to, "berth_cache_bytes", "Bytes of ranked lists and rule objects", &of(|stats| stats.bytes))?;
+        gauges(to, "berth_cache_bytes", "Bytes of all lists and rule objects", &of(|stats| stats.bytes))?;
         let evictions: Vec<(MetricLabels, u64)> =
             labels.iter().zip(&stats).map(|(label, stats)| (label.as_slice(), stats.evictions)).collect();
         counters(to, "berth_cache_evictions", "Ranked lists evicted", &evictions)

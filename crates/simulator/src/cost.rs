@@ -11,6 +11,8 @@ use berth_scheduler::rules::{CachedRule, unit};
 pub struct Costs {
     pub list_hit: Duration,
     pub list_miss: Duration,
+    pub common_hit: Duration,
+    pub common_miss: Duration,
     pub rule_hit: [Duration; CachedRule::COUNT],
     pub rule_miss: [Duration; CachedRule::COUNT],
     /// Per node that changed since the list was last used.
@@ -27,6 +29,8 @@ impl Costs {
         Costs {
             list_hit: Duration::from_millis(14),
             list_miss: Duration::from_millis(88),
+            common_hit: Duration::ZERO,
+            common_miss: Duration::ZERO,
             rule_hit: [Duration::ZERO; CachedRule::COUNT],
             rule_miss: [Duration::ZERO; CachedRule::COUNT],
             row: Duration::ZERO,
@@ -53,6 +57,8 @@ impl Costs {
         Costs {
             list_hit: estimator.estimate(Part::ListHit),
             list_miss: estimator.estimate(Part::ListMiss),
+            common_hit: estimator.estimate(Part::CommonHit),
+            common_miss: estimator.estimate(Part::CommonMiss),
             rule_hit: by_rule(Part::RuleHit),
             rule_miss: by_rule(Part::RuleMiss),
             // One copied row and one list update.
@@ -65,6 +71,8 @@ impl Costs {
         match part {
             Part::ListHit => self.list_hit,
             Part::ListMiss => self.list_miss,
+            Part::CommonHit => self.common_hit,
+            Part::CommonMiss => self.common_miss,
             Part::RuleHit(rule) => self.rule_hit[rule.index()],
             Part::RuleMiss(rule) => self.rule_miss[rule.index()],
             // Workloads have pods of one priority, which preempt nothing. These are as much work as the closest kinds:
@@ -77,7 +85,7 @@ impl Costs {
     /// Returns the average time of a request if the share `hits` finds its list and the remaining requests find
     /// nothing cached: three rules apply.
     pub fn mean(&self, hits: f64) -> Duration {
-        let miss = self.list_miss + self.rule_miss[..3].iter().sum::<Duration>();
+        let miss = self.list_miss + self.common_miss + self.rule_miss[..3].iter().sum::<Duration>();
         self.list_hit.mul_f64(hits) + miss.mul_f64(1.0 - hits)
     }
 }

@@ -196,7 +196,7 @@ impl Measure {
                 Part::ListMiss => self.list_misses += 1,
                 Part::RuleHit(_) => self.rule_hits += 1,
                 Part::RuleMiss(_) => self.rule_misses += 1,
-                Part::Survey | Part::DryRun | Part::GangPreemption => {}
+                Part::CommonHit | Part::CommonMiss | Part::Survey | Part::DryRun | Part::GangPreemption => {}
             }
         }
         if let Some(expected) = request.expected {

@@ -11,10 +11,11 @@ use berth_scheduler::agent::{CacheLimits, Part};
 use berth_scheduler::class::{Class, ClassId, TraitId};
 use berth_scheduler::rules::CachedRule;
 
-/// Size in bytes of one ranked list and of one rule object.
+/// Size in bytes of one ranked list, of one common list and of one rule object.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheSizes {
     pub list: usize,
+    pub common: usize,
     pub object: usize,
 }
 
@@ -80,12 +81,13 @@ impl Costs {
         let takes = |part| self.of(part).mul_f64(factor);
         match found {
             Found::List => takes(Part::ListHit),
-            Found::Rules(found) => {
+            Found::Parts { rules: found, common } => {
+                let common = takes(if common { Part::CommonHit } else { Part::CommonMiss });
                 let rules = class.cached_rules().map(|(rule, _)| match found & (1 << rule.index()) {
                     0 => takes(Part::RuleMiss(rule)),
                     _ => takes(Part::RuleHit(rule)),
                 });
-                rules.sum::<Duration>() + takes(Part::ListMiss)
+                rules.sum::<Duration>() + common + takes(Part::ListMiss)
             }
         }
     }
@@ -94,8 +96,11 @@ impl Costs {
 #[derive(Clone, Copy)]
 enum Found {
     List,
-    /// A bit per rule.
-    Rules(u8),
+    /// A bit per rule, and whether the common list.
+    Parts {
+        rules: u8,
+        common: bool,
+    },
 }
 
 type ObjectKey = (CachedRule, TraitId);
@@ -106,6 +111,8 @@ struct Shadow {
     sizes: CacheSizes,
     lists: HashMap<ClassId, (u64, Arc<Class>)>,
     lists_by_use: BTreeMap<u64, (ClassId, i128)>,
+    /// Number of lists that share it.
+    commons: HashMap<ClassId, usize>,
     /// Number of lists that pin it, and its last use if none does.
     objects: HashMap<ObjectKey, (usize, u64)>,
     free_by_use: BTreeMap<u64, (ObjectKey, i128)>,
@@ -122,6 +129,7 @@ impl Shadow {
             sizes,
             lists: HashMap::new(),
             lists_by_use: BTreeMap::new(),
+            commons: HashMap::new(),
             objects: HashMap::new(),
             free_by_use: BTreeMap::new(),
             uses: 0,
@@ -145,7 +153,8 @@ impl Shadow {
             return Found::List;
         }
         let has = |key: (CachedRule, TraitId)| u8::from(self.objects.contains_key(&key)) << key.0.index();
-        Found::Rules(class.cached_rules().map(has).fold(0, |all, bit| all | bit))
+        let rules = class.cached_rules().map(has).fold(0, |all, bit| all | bit);
+        Found::Parts { rules, common: self.commons.contains_key(&class.common_id()) }
     }
 
     /// Serves a request that starts at `now`, after [`Shadow::look`].
@@ -157,17 +166,39 @@ impl Shadow {
             *before = order;
             self.lists_by_use.insert(order, (class.id, now));
         } else {
-            for key in class.cached_rules() {
-                let (pins, free) = self.objects.entry(key).or_insert((0, 0));
-                if *pins == 0 {
-                    self.free_by_use.remove(free);
-                }
-                *pins += 1;
+            self.pin_objects(class);
+            let users = self.commons.entry(class.common_id()).or_default();
+            *users += 1;
+            if *users == 1 {
+                self.pin_objects(Class::common(class));
             }
             self.lists.insert(class.id, (order, class.clone()));
             self.lists_by_use.insert(order, (class.id, now));
         }
         self.shrink();
+    }
+
+    fn pin_objects(&mut self, class: &Class) {
+        for key in class.cached_rules() {
+            let (pins, free) = self.objects.entry(key).or_insert((0, 0));
+            if *pins == 0 {
+                self.free_by_use.remove(free);
+            }
+            *pins += 1;
+        }
+    }
+
+    fn unpin_objects(&mut self, class: &Class, used: i128) {
+        for key in class.cached_rules() {
+            if let Some((pins, free)) = self.objects.get_mut(&key) {
+                *pins -= 1;
+                if *pins == 0 {
+                    self.uses += 1;
+                    *free = self.uses;
+                    self.free_by_use.insert(self.uses, (key, used));
+                }
+            }
+        }
     }
 
     fn expire(&mut self, now: i128) {
@@ -185,7 +216,8 @@ impl Shadow {
 
     fn shrink(&mut self) {
         loop {
-            let bytes = self.lists.len() * self.sizes.list + self.objects.len() * self.sizes.object;
+            let CacheSizes { list, common, object } = self.sizes;
+            let bytes = self.lists.len() * list + self.commons.len() * common + self.objects.len() * object;
             let heavy = bytes > self.limits.bytes;
             let crowded = self.free_by_use.len() > self.limits.slots;
             if crowded || heavy && !self.free_by_use.is_empty() {
@@ -212,14 +244,12 @@ impl Shadow {
             return;
         };
         let used = self.lists_by_use.remove(&order).map_or(0, |(_, used)| used);
-        for key in class.cached_rules() {
-            if let Some((pins, free)) = self.objects.get_mut(&key) {
-                *pins -= 1;
-                if *pins == 0 {
-                    self.uses += 1;
-                    *free = self.uses;
-                    self.free_by_use.insert(self.uses, (key, used));
-                }
+        self.unpin_objects(&class, used);
+        if let Some(users) = self.commons.get_mut(&class.common_id()) {
+            *users -= 1;
+            if *users == 0 {
+                self.commons.remove(&class.common_id());
+                self.unpin_objects(Class::common(&class), used);
             }
         }
     }
@@ -245,14 +275,15 @@ mod tests {
     }
 
     /// Returns a real agent's cache hits in the form of a shadow's.
-    fn parts(agent: &mut Agent, class: &Arc<Class>, now: Duration) -> (bool, u8) {
-        let (mut list, mut rules) = (false, 0);
+    fn parts(agent: &mut Agent, class: &Arc<Class>, now: Duration) -> (bool, u8, bool) {
+        let (mut list, mut rules, mut common) = (false, 0, false);
         agent.choose(class, now, |part| match part {
             Part::ListHit => list = true,
             Part::RuleHit(rule) => rules |= 1 << rule.index(),
+            Part::CommonHit => common = true,
             _ => {}
         });
-        (list, rules)
+        (list, rules, common)
     }
 
     #[test]
@@ -265,7 +296,7 @@ mod tests {
         for (limits, misses) in [
             (CacheLimits { slots: 4, ..CacheLimits::unlimited() }, 100..1900),
             (CacheLimits { slots: 6, age, ..CacheLimits::unlimited() }, 100..1900),
-            (CacheLimits { bytes: 9_000, ..CacheLimits::unlimited() }, 100..1900),
+            (CacheLimits { bytes: 5_000, ..CacheLimits::unlimited() }, 100..1900),
             (CacheLimits::unlimited(), 12..13),
         ] {
             let config = AgentConfig { cache: limits, seed: 1 };
@@ -274,17 +305,17 @@ mod tests {
             let mut probe = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), ..config });
             probe.catch_up(ledger.inventory());
             probe.choose(&classes[0], Duration::ZERO, |_| ());
-            let (list, stats) = (probe.list(classes[0].id).unwrap().bytes(), probe.cache_stats());
-            let mut shadow =
-                Shadow::new(limits, CacheSizes { list, object: (stats.bytes - list) / stats.objects });
+            let ((list, common), stats) = (probe.list(classes[0].id).unwrap().bytes(), probe.cache_stats());
+            let object = (stats.bytes - list - common) / stats.objects;
+            let mut shadow = Shadow::new(limits, CacheSizes { list, common, object });
             let (mut rng, mut now, mut missed) = (Rng(7), Duration::ZERO, 0);
             for step in 0..2000 {
                 // Low numbers are more frequent, so that some entries stay and some are evicted.
                 let class = &classes[(rng.next() % 12).min(rng.next() % 12) as usize];
                 now += Duration::from_secs(rng.next() % 12);
                 let expected = match shadow.look(class, now.as_nanos() as i128) {
-                    Found::List => (true, 0),
-                    Found::Rules(rules) => (false, rules),
+                    Found::List => (true, 0, false),
+                    Found::Parts { rules, common } => (false, rules, common),
                 };
                 shadow.serve(class, now.as_nanos() as i128);
                 let found = parts(&mut agent, class, now);
@@ -298,7 +329,7 @@ mod tests {
     #[test]
     fn an_agent_that_is_late_is_late_for_what_follows() {
         let limits = CacheLimits::unlimited();
-        let shadow = || Shadow::new(limits, CacheSizes { list: 1, object: 1 });
+        let shadow = || Shadow::new(limits, CacheSizes { list: 1, common: 1, object: 1 });
         let mut quality = CacheQuality { costs: Costs::azure(), shadows: vec![shadow(), shadow()] };
         let (class, ms) = (&classes()[0], Duration::from_millis);
         let first = quality.assigned(class, 0, 1.0, ms(0));

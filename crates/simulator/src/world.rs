@@ -387,7 +387,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Returns the sizes of a ranked list and of a rule object for these nodes.
+/// Returns the sizes of lists and of a rule object for these nodes.
 pub fn sizes_for(nodes: &[Node]) -> CacheSizes {
     let mut scheduler = Scheduler::new(SchedulerConfig::default(), Estimator::default());
     for node in nodes {
@@ -403,6 +403,6 @@ fn sizes(scheduler: &mut Scheduler) -> CacheSizes {
     agent.catch_up(scheduler.inventory());
     agent.choose(&class, Duration::ZERO, |_| ());
     let stats = agent.cache_stats();
-    let list = agent.list(class.id).map_or(0, |list| list.bytes());
-    CacheSizes { list, object: (stats.bytes - list) / stats.objects.max(1) }
+    let (list, common) = agent.list(class.id).map_or((0, 0), |list| list.bytes());
+    CacheSizes { list, common, object: (stats.bytes - list - common) / stats.objects.max(1) }
 }

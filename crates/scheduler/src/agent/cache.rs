@@ -1,8 +1,8 @@
-//! The two cache levels of an agent: ranked lists by class, and below them rule objects by rule and trait.
+//! The cache levels of an agent: ranked lists by class, common lists of classes, and below them rule objects by rule and trait.
 //!
-//! While a list is cached, its rule objects are pinned. Over the memory limit the least recently used entries are
-//! evicted: first lists over the budget of their policy, then rule objects that no list pins, then lists. Entries
-//! unused for longer than the age limit are evicted too (Kamino, section 5). Lists that are built in the turn of a pod that
+//! While a list is cached, its common list and its rule objects are pinned; a common list goes with its last list. Over the memory
+//! limit the least recently used entries are evicted: first lists over the budget of their policy, then rule objects that no list
+//! pins, then lists. Entries unused for longer than the age limit are evicted too (Kamino, section 5). Lists that are built in the turn of a pod that
 //! was held back (`scheduler/crowds.rs`) evict no others: each takes the place of the one before.
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Part;
-use super::domains::Domains;
-use super::list::{ListObjects, ListSources, RankedList};
+use super::common::{CommonList, ListObjects, ListSources};
+use super::domains::{Domains, TopologyId};
+use super::list::{Ranked, RankedList};
 use super::object::RuleObject;
-use super::scoped::Scoped;
+use super::scoped::{Ground, Scoped};
 use super::view::View;
 use crate::class::{Class, ClassId, TraitId};
 use crate::inventory::Revision;
@@ -22,7 +23,7 @@ use crate::rules::{CachedRule, Salt};
 /// Limits of one agent's caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Bytes of lists, rule objects and domain counts together. Only the list in use may exceed it.
+    /// Bytes of lists, common lists, rule objects and domain counts together. Only the list in use may exceed it.
     pub bytes: usize,
     /// Number of lists; the same number of unpinned rule objects is kept.
     pub slots: usize,
@@ -43,6 +44,9 @@ pub enum CacheChange {
     ListEvicted(ClassId),
     /// Dropped because it was unused for too long, or was built for a turn.
     ListExpired(ClassId),
+    /// A list for the common part of classes.
+    CommonAdded(ClassId),
+    CommonEvicted(ClassId),
     ObjectAdded(CachedRule, TraitId),
     ObjectEvicted(CachedRule, TraitId),
 }
@@ -50,6 +54,8 @@ pub enum CacheChange {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
     pub lists: usize,
+    /// Number of lists that these share.
+    pub commons: usize,
     pub objects: usize,
     pub bytes: usize,
     /// Number of lists evicted since the start.
@@ -58,16 +64,27 @@ pub struct CacheStats {
 
 type ObjectKey = (CachedRule, TraitId);
 
+/// A class that is the common part of others, and their coarse topologies.
+type CommonKey = (ClassId, Box<[TopologyId]>);
+
 #[derive(Debug)]
 struct ListEntry {
     list: RankedList,
+    common: CommonKey,
     used: Used,
+}
+
+#[derive(Debug)]
+struct CommonEntry {
+    list: CommonList,
+    /// Number of cached lists that share it.
+    users: usize,
 }
 
 #[derive(Debug)]
 struct ObjectEntry {
     object: RuleObject,
-    /// Number of cached lists built from it.
+    /// Number of cached lists, common ones included, that are built from it.
     pins: usize,
     used: Used,
 }
@@ -82,7 +99,9 @@ struct Used {
 #[derive(Debug)]
 pub(super) struct Cache {
     limits: CacheLimits,
+    salt: Salt,
     lists: HashMap<ClassId, ListEntry>,
+    commons: HashMap<CommonKey, CommonEntry>,
     objects: HashMap<ObjectKey, ObjectEntry>,
     /// Least recently used first.
     lists_by_use: BTreeMap<u64, ClassId>,
@@ -107,10 +126,12 @@ struct Repaired {
 }
 
 impl Cache {
-    pub fn new(limits: CacheLimits) -> Self {
+    pub fn new(limits: CacheLimits, salt: Salt) -> Self {
         Cache {
             limits,
+            salt,
             lists: HashMap::new(),
+            commons: HashMap::new(),
             objects: HashMap::new(),
             lists_by_use: BTreeMap::new(),
             free_objects_by_use: BTreeMap::new(),
@@ -127,40 +148,108 @@ impl Cache {
     pub fn list(
         &mut self,
         class: &Arc<Class>,
-        salt: Salt,
         view: &View,
         domains: &mut Domains,
         now: Duration,
         mut lap: impl FnMut(Part),
-    ) -> &RankedList {
+    ) -> Ranked<'_> {
         self.expire(now, domains);
         self.uses += 1;
         let used = Used { order: self.uses, at: now };
-        if let Some(entry) = self.lists.get_mut(&class.id) {
+        let id = class.id;
+        if let Some(entry) = self.lists.get_mut(&id) {
             self.lists_by_use.remove(&entry.used.order);
             entry.used = used;
-            self.lists_by_use.insert(used.order, class.id);
-            self.refresh(class.id, salt, view, domains);
+            self.lists_by_use.insert(used.order, id);
+            self.refresh(id, view, domains);
             // The list may have grown with the cluster.
-            self.shrink(class.id, domains);
+            self.shrink(id, domains);
             lap(Part::ListHit);
         } else {
-            self.make_objects(class, view, used, &mut lap);
+            domains.advance(view);
+            self.pin_objects(class, view, used, &mut lap);
             let scoped = Scoped::acquire(class, domains, view);
+            let common = self.share_common(class, scoped.as_ref(), view, domains, used, &mut lap);
             let objects = objects_of(&self.objects, class);
-            let list = RankedList::build(class, scoped, ListSources { salt, objects, view, domains });
+            let sources = ListSources { salt: self.salt, objects, view, domains };
+            let list = RankedList::build(class, scoped, sources, &self.commons[&common].list);
             self.bytes += list.bytes();
-            self.lists.insert(class.id, ListEntry { list, used });
-            self.lists_by_use.insert(used.order, class.id);
-            self.changes.push(CacheChange::ListAdded(class.id));
-            self.shrink(class.id, domains);
+            self.lists.insert(id, ListEntry { list, common, used });
+            self.lists_by_use.insert(used.order, id);
+            self.changes.push(CacheChange::ListAdded(id));
+            self.shrink(id, domains);
             lap(Part::ListMiss);
         }
-        &self.lists[&class.id].list
+        let entry = &self.lists[&id];
+        Ranked::new(&entry.list, &self.commons[&entry.common].list)
+    }
+
+    /// Repairs or builds the common list of `class` for one more list, and returns its key. The rule objects of the class, apart from
+    /// its images, are those of the common list.
+    fn share_common(
+        &mut self,
+        class: &Arc<Class>,
+        scoped: Option<&Scoped>,
+        view: &View,
+        domains: &mut Domains,
+        used: Used,
+        lap: &mut impl FnMut(Part),
+    ) -> CommonKey {
+        let common = Class::common(class);
+        let coarse = scoped.map_or(&[][..], Scoped::coarse);
+        let key: CommonKey = (common.id, coarse.into());
+        if let Some(entry) = self.commons.get_mut(&key) {
+            entry.users += 1;
+            self.repair_common(&key, view, domains);
+            lap(Part::CommonHit);
+            return key;
+        }
+        let ground = Ground::acquire(common, coarse, domains, view);
+        self.pin_objects(common, view, used, &mut |_| {});
+        let objects = objects_of(&self.objects, common);
+        let list = CommonList::build(common, ground, ListSources { salt: self.salt, objects, view, domains });
+        self.bytes += list.bytes();
+        self.commons.insert(key.clone(), CommonEntry { list, users: 1 });
+        self.changes.push(CacheChange::CommonAdded(common.id));
+        lap(Part::CommonMiss);
+        key
+    }
+
+    fn repair_common(&mut self, key: &CommonKey, view: &View, domains: &Domains) {
+        let Some(entry) = self.commons.get_mut(key).filter(|entry| entry.list.revision() != view.revision())
+        else {
+            return;
+        };
+        let class = entry.list.class().clone();
+        self.bytes += repair_objects(&mut self.objects, &class, view);
+        let objects = objects_of(&self.objects, &class);
+        let before = entry.list.bytes();
+        entry.list.repair(ListSources { salt: self.salt, objects, view, domains });
+        self.bytes = self.bytes + entry.list.bytes() - before;
+    }
+
+    /// Gives up the share of one list.
+    fn leave_common(&mut self, key: &CommonKey, at: Duration, domains: &mut Domains) {
+        let Some(entry) = self.commons.get_mut(key) else {
+            return;
+        };
+        entry.users -= 1;
+        if entry.users > 0 {
+            return;
+        }
+        if let Some(CommonEntry { list, .. }) = self.commons.remove(key) {
+            self.bytes -= list.bytes();
+            self.unpin_objects(list.class(), at);
+            list.into_ground().release(domains);
+            // The dispatcher does not distinguish their cells.
+            if !self.commons.keys().any(|(other, _)| *other == key.0) {
+                self.changes.push(CacheChange::CommonEvicted(key.0));
+            }
+        }
     }
 
     /// Repairs or builds the rule objects of `class`, and pins them for its list.
-    fn make_objects(&mut self, class: &Arc<Class>, view: &View, used: Used, lap: &mut impl FnMut(Part)) {
+    fn pin_objects(&mut self, class: &Arc<Class>, view: &View, used: Used, lap: &mut impl FnMut(Part)) {
         for (rule, value) in class.cached_rules() {
             let key = (rule, value);
             if let Some(entry) = self.objects.get_mut(&key) {
@@ -182,43 +271,62 @@ impl Cache {
         }
     }
 
-    /// Repairs the list of `class` and its rule objects if it is cached. Does not count as a use.
-    pub fn refresh(&mut self, class: ClassId, salt: Salt, view: &View, domains: &mut Domains) -> bool {
-        domains.advance(view);
-        let Some(entry) = self.lists.get_mut(&class) else {
-            return false;
-        };
-        let class = &entry.list.class;
+    fn unpin_objects(&mut self, class: &Class, at: Duration) {
         for key in class.cached_rules() {
-            if let Some(entry) = self.objects.get_mut(&key) {
-                let before = entry.object.bytes();
-                entry.object.repair(view);
-                self.bytes = self.bytes + entry.object.bytes() - before;
+            let Some(object) = self.objects.get_mut(&key) else {
+                continue;
+            };
+            object.pins -= 1;
+            if object.pins == 0 {
+                // Unpinned from now on. A use number of its own keeps the order total.
+                self.uses += 1;
+                object.used = Used { order: self.uses, at };
+                self.free_objects_by_use.insert(object.used.order, key);
             }
         }
-        let objects = objects_of(&self.objects, class);
-        let before = entry.list.bytes();
-        if entry.list.revision() == view.revision() {
-            return true;
+    }
+
+    /// Repairs the list of `class`, its common list and its rule objects if it is cached. Does not count as a use.
+    pub fn refresh(&mut self, class: ClassId, view: &View, domains: &mut Domains) -> bool {
+        domains.advance(view);
+        let Some(mut entry) = self.lists.remove(&class) else {
+            return false;
+        };
+        if entry.list.revision() != view.revision() {
+            self.refresh_entry(&mut entry, view, domains);
         }
+        self.lists.insert(class, entry);
+        true
+    }
+
+    fn refresh_entry(&mut self, entry: &mut ListEntry, view: &View, domains: &mut Domains) {
+        let class = entry.list.class.clone();
+        self.bytes += repair_objects(&mut self.objects, &class, view);
+        let before = entry.list.bytes();
         if entry.list.is_outdated(view, domains) {
-            let class = entry.list.class.clone();
-            // Acquires the new one first, so that counts used by both are kept.
+            // Acquires the new one first, so that what is used by both is kept.
             let scoped = Scoped::acquire(&class, domains, view);
+            let common = self.share_common(&class, scoped.as_ref(), view, domains, entry.used, &mut |_| {});
+            let former = std::mem::replace(&mut entry.common, common);
+            self.leave_common(&former, entry.used.at, domains);
             if let Some(old) = entry.list.take_scoped() {
                 old.release(&class, domains);
             }
-            entry.list = RankedList::build(&class, scoped, ListSources { salt, objects, view, domains });
+            let objects = objects_of(&self.objects, &class);
+            let sources = ListSources { salt: self.salt, objects, view, domains };
+            entry.list = RankedList::build(&class, scoped, sources, &self.commons[&entry.common].list);
         } else {
-            entry.list.repair(ListSources { salt, objects, view, domains });
+            self.repair_common(&entry.common, view, domains);
+            let objects = objects_of(&self.objects, &class);
+            let sources = ListSources { salt: self.salt, objects, view, domains };
+            entry.list.repair(sources, &self.commons[&entry.common].list);
         }
         self.bytes = self.bytes + entry.list.bytes() - before;
-        true
     }
 
     /// Repairs the least recently used list that is behind. Returns whether there was one. Visits each list once for each
     /// revision of the view.
-    pub fn repair_one(&mut self, salt: Salt, view: &View, domains: &mut Domains) -> bool {
+    pub fn repair_one(&mut self, view: &View, domains: &mut Domains) -> bool {
         if self.repaired.revision != view.revision() {
             self.repaired = Repaired { revision: view.revision(), order: 0 };
         }
@@ -227,14 +335,23 @@ impl Cache {
             let class = *class;
             self.repaired.order = *order;
             if self.lists.get(&class).is_some_and(|entry| entry.list.revision() != view.revision()) {
-                return self.refresh(class, salt, view, domains);
+                return self.refresh(class, view, domains);
             }
         }
         false
     }
 
-    pub fn peek(&self, class: ClassId) -> Option<&RankedList> {
+    /// Returns what the cached list of a class adds to its common list, as of its own revision.
+    pub fn own_part(&self, class: ClassId) -> Option<&RankedList> {
         self.lists.get(&class).map(|entry| &entry.list)
+    }
+
+    /// Returns the cached list of a class, which must have been refreshed since the view changed.
+    pub fn peek(&self, class: ClassId) -> Option<Ranked<'_>> {
+        let entry = self.lists.get(&class)?;
+        let common = &self.commons.get(&entry.common)?.list;
+        debug_assert_eq!(entry.list.revision(), common.revision(), "the list is behind its common list");
+        Some(Ranked::new(&entry.list, common))
     }
 
     /// Prepares for the use of the list of `class`, in a turn or otherwise.
@@ -295,21 +412,20 @@ impl Cache {
         let Some((placement, budget)) = placement.and_then(|p| p.cache_bytes.map(|bytes| (p, bytes))) else {
             return;
         };
-        let theirs: Vec<(ClassId, usize)> = (self.lists_by_use.values())
-            .filter_map(|class| Some((*class, &self.lists.get(class)?.list)))
-            .filter(|(_, list)| list.class.placement == placement)
-            .map(|(class, list)| (class, list.bytes()))
-            .collect();
-        let mut bytes: usize = theirs.iter().map(|(_, bytes)| bytes).sum();
-        for (class, freed) in theirs {
+        let of_policy = |class: &Class| class.placement == placement;
+        let theirs = self.lists_by_use.values();
+        let theirs: Vec<ClassId> =
+            theirs.copied().filter(|class| of_policy(&self.lists[class].list.class)).collect();
+        for class in theirs.into_iter().filter(|class| *class != keep) {
+            let lists = self.lists.values().filter(|entry| of_policy(&entry.list.class));
+            let commons = self.commons.values().filter(|entry| of_policy(entry.list.class()));
+            let bytes = lists.map(|entry| entry.list.bytes()).sum::<usize>()
+                + commons.map(|entry| entry.list.bytes()).sum::<usize>();
             if bytes <= budget {
                 return;
             }
-            if class != keep {
-                bytes -= freed;
-                self.drop_list(class, domains);
-                self.changes.push(CacheChange::ListEvicted(class));
-            }
+            self.drop_list(class, domains);
+            self.changes.push(CacheChange::ListEvicted(class));
         }
     }
 
@@ -324,18 +440,9 @@ impl Cache {
             scoped.release(&entry.list.class, domains);
         }
         self.evictions += 1;
-        for key in entry.list.class.cached_rules() {
-            let Some(object) = self.objects.get_mut(&key) else {
-                continue;
-            };
-            object.pins -= 1;
-            if object.pins == 0 {
-                // Unpinned from now on. A use number of its own keeps the order total.
-                self.uses += 1;
-                object.used = Used { order: self.uses, at: entry.used.at };
-                self.free_objects_by_use.insert(object.used.order, key);
-            }
-        }
+        let at = entry.used.at;
+        self.unpin_objects(&entry.list.class, at);
+        self.leave_common(&entry.common, at, domains);
     }
 
     fn evict_object(&mut self, key: ObjectKey) {
@@ -355,11 +462,25 @@ impl Cache {
     pub fn stats(&self, domains: &Domains) -> CacheStats {
         CacheStats {
             lists: self.lists.len(),
+            commons: self.commons.len(),
             objects: self.objects.len(),
             bytes: self.bytes + domains.bytes(),
             evictions: self.evictions,
         }
     }
+}
+
+/// Brings the rule objects of a class up to date. Returns by how many bytes they have grown.
+fn repair_objects(objects: &mut HashMap<ObjectKey, ObjectEntry>, class: &Class, view: &View) -> usize {
+    let mut grown = 0;
+    for key in class.cached_rules() {
+        if let Some(entry) = objects.get_mut(&key) {
+            let before = entry.object.bytes();
+            entry.object.repair(view);
+            grown += entry.object.bytes() - before;
+        }
+    }
+    grown
 }
 
 fn objects_of<'a>(objects: &'a HashMap<ObjectKey, ObjectEntry>, class: &Class) -> ListObjects<'a> {
@@ -407,9 +528,7 @@ mod tests {
 
     fn parts(cache: &mut Cache, class: &Arc<Class>, view: &View, at_s: u64) -> Vec<Part> {
         let mut parts = Vec::new();
-        cache.list(class, SALT, view, &mut Domains::default(), Duration::from_secs(at_s), |part| {
-            parts.push(part)
-        });
+        cache.list(class, view, &mut Domains::default(), Duration::from_secs(at_s), |part| parts.push(part));
         parts
     }
 
@@ -418,17 +537,18 @@ mod tests {
         use CachedRule::*;
         let (mut classifier, view) = (Classifier::default(), view(3));
         let limits = CacheLimits::unlimited();
-        let mut cache = Cache::new(limits);
+        let mut cache = Cache::new(limits, SALT);
         let (one, two) = (class(&mut classifier, "a1", "b1"), class(&mut classifier, "a1", "b2"));
         let first = parts(&mut cache, &one, &view, 0);
         let missed = [TaintToleration, NodeAffinity, ImageLocality].map(Part::RuleMiss);
-        assert_eq!(first, [missed.as_slice(), &[Part::ListMiss]].concat());
+        assert_eq!(first, [missed.as_slice(), &[Part::CommonMiss, Part::ListMiss]].concat());
         assert_eq!(
             parts(&mut cache, &two, &view, 1),
             [
                 Part::RuleHit(TaintToleration),
                 Part::RuleHit(NodeAffinity),
                 Part::RuleMiss(ImageLocality),
+                Part::CommonHit,
                 Part::ListMiss
             ]
         );
@@ -438,15 +558,13 @@ mod tests {
     #[test]
     fn over_the_memory_limit_the_least_recently_used_list_goes_and_its_objects_only_when_unpinned() {
         let (mut classifier, view) = (Classifier::default(), view(100));
-        let [a, b, c] = ["1", "2", "3"].map(|b| class(&mut classifier, "a", b));
-        let mut probe = Cache::new(CacheLimits::unlimited());
+        let [a, b, c] = ["1", "2", "3"].map(|a| class(&mut classifier, a, "b"));
+        let mut probe = Cache::new(CacheLimits::unlimited(), SALT);
         for class in [&a, &b] {
             parts(&mut probe, class, &view, 0);
         }
-        let mut cache = Cache::new(CacheLimits {
-            bytes: probe.stats(&Domains::default()).bytes,
-            ..CacheLimits::unlimited()
-        });
+        let bytes = probe.stats(&Domains::default()).bytes;
+        let mut cache = Cache::new(CacheLimits { bytes, ..CacheLimits::unlimited() }, SALT);
         for class in [&a, &b, &a, &c] {
             parts(&mut cache, class, &view, 0);
         }
@@ -457,28 +575,27 @@ mod tests {
             .into_iter()
             .filter(|c| matches!(c, CacheChange::ListEvicted(_) | CacheChange::ObjectEvicted(..)))
             .collect();
-        let image = b.traits[CachedRule::ImageLocality.index()].unwrap();
-        assert_eq!(
-            evicted,
-            [CacheChange::ListEvicted(b.id), CacheChange::ObjectEvicted(CachedRule::ImageLocality, image)]
-        );
+        let object = |rule: CachedRule| CacheChange::ObjectEvicted(rule, b.traits[rule.index()].unwrap());
+        let objects = [CachedRule::ImageLocality, CachedRule::NodeAffinity].map(object);
+        assert_eq!(evicted, [&[CacheChange::ListEvicted(b.id)], &objects[..]].concat());
     }
 
     #[test]
     fn lists_of_a_policy_with_a_budget_only_push_out_each_other() {
         let (mut classifier, view) = (Classifier::default(), view(100));
-        let mut probe = Cache::new(CacheLimits::unlimited());
+        let mut probe = Cache::new(CacheLimits::unlimited(), SALT);
         let free = class(&mut classifier, "a", "free");
         parts(&mut probe, &free, &view, 0);
-        let bytes = probe.peek(free.id).unwrap().bytes();
-        let placement = PlacementSettings { cache_bytes: Some(2 * bytes), ..PlacementSettings::default() };
+        let (own, common) = probe.peek(free.id).unwrap().bytes();
+        let cache_bytes = Some(2 * (own + common));
+        let placement = PlacementSettings { cache_bytes, ..PlacementSettings::default() };
         let placement = Arc::new(placement);
         let [a, b, c] = ["1", "2", "3"].map(|b| {
-            let spec = class(&mut classifier, "a", b).spec.clone();
+            let spec = class(&mut classifier, b, "b").spec.clone();
             let context = ClassContext { placement: placement.clone(), ..ClassContext::default() };
             classifier.classify_in(context, &spec, &Identity::default(), 0)
         });
-        let mut cache = Cache::new(CacheLimits::unlimited());
+        let mut cache = Cache::new(CacheLimits::unlimited(), SALT);
         for class in [&free, &a, &b, &a, &c] {
             parts(&mut cache, class, &view, 0);
         }
@@ -490,7 +607,7 @@ mod tests {
     #[test]
     fn lists_of_turns_replace_each_other_unless_they_are_used_otherwise() {
         let (mut classifier, view) = (Classifier::default(), view(10));
-        let mut cache = Cache::new(CacheLimits::unlimited());
+        let mut cache = Cache::new(CacheLimits::unlimited(), SALT);
         let [kept, a, b, c] = ["kept", "1", "2", "3"].map(|b| class(&mut classifier, "a", b));
         parts(&mut cache, &kept, &view, 0);
         for in_turn in [&kept, &a, &a, &b] {
@@ -509,11 +626,11 @@ mod tests {
     #[test]
     fn lists_that_outgrow_the_memory_limit_as_nodes_come_are_evicted_at_the_next_hit() {
         let mut classifier = Classifier::default();
-        let [a, b] = ["1", "2"].map(|b| class(&mut classifier, "a", b));
+        let [a, b] = ["1", "2"].map(|a| class(&mut classifier, a, "b"));
         let mut ledger = ledger(100);
         let mut view = View::default();
         view.catch_up(ledger.inventory());
-        let mut cache = Cache::new(CacheLimits { bytes: 6500, ..CacheLimits::unlimited() });
+        let mut cache = Cache::new(CacheLimits { bytes: 6500, ..CacheLimits::unlimited() }, SALT);
         for class in [&a, &b] {
             parts(&mut cache, class, &view, 0);
         }
@@ -532,7 +649,8 @@ mod tests {
     #[test]
     fn what_is_not_used_for_longer_than_the_age_limit_goes_and_the_counts_return_to_zero() {
         let (mut classifier, view) = (Classifier::default(), view(10));
-        let mut cache = Cache::new(CacheLimits { age: Duration::from_secs(60), ..CacheLimits::unlimited() });
+        let mut cache =
+            Cache::new(CacheLimits { age: Duration::from_secs(60), ..CacheLimits::unlimited() }, SALT);
         let (a, b) = (class(&mut classifier, "a", "1"), class(&mut classifier, "b", "1"));
         parts(&mut cache, &a, &view, 0);
         parts(&mut cache, &b, &view, 50);

@@ -33,6 +33,9 @@ pub type Domain = u32;
 /// Marks a node without a domain.
 pub const NO_DOMAIN: Domain = Domain::MAX;
 
+/// Stands for any domain in which nothing is counted.
+pub const EMPTY_DOMAIN: Domain = Domain::MAX - 1;
+
 /// A topology with more domains than this is never coarse.
 const MOST_COARSE_DOMAINS: usize = 256;
 
@@ -46,6 +49,8 @@ struct Topology {
     domain_of: Vec<Domain>,
     /// Nodes of each domain.
     members: Vec<Vec<NodeId>>,
+    /// Number of nodes with a domain.
+    nodes: usize,
     /// Capacity and requests of the nodes of each domain.
     loads: Vec<CellLoad>,
     /// Revision at which a node last left a domain that still has nodes.
@@ -62,6 +67,7 @@ impl Topology {
             vacant: Vec::new(),
             domain_of: Vec::new(),
             members: Vec::new(),
+            nodes: 0,
             loads: Vec::new(),
             reshaped: 0,
             users: 0,
@@ -95,6 +101,7 @@ impl Topology {
         }
         self.domain_of[id.index()] = domain;
         self.members[domain as usize].push(id);
+        self.nodes += 1;
     }
 
     fn leave(&mut self, id: NodeId, revision: Revision) {
@@ -103,6 +110,7 @@ impl Topology {
             return;
         }
         self.domain_of[id.index()] = NO_DOMAIN;
+        self.nodes -= 1;
         let members = &mut self.members[domain as usize];
         if let Some(at) = members.iter().position(|member| *member == id) {
             members.swap_remove(at);
@@ -250,6 +258,17 @@ impl DomainCounts {
                 let known = slot(pods, domain as usize);
                 *occupied = *occupied + usize::from(count != 0) - usize::from(*known != 0);
                 *known = count;
+            }
+        }
+    }
+
+    /// Visits the domains with another count than 0.
+    fn visit(&self, mut visit: impl FnMut(Domain)) {
+        match self {
+            DomainCounts::Sparse(known) => known.iter().for_each(|(domain, _)| visit(*domain)),
+            DomainCounts::Dense { pods, .. } => {
+                let occupied = pods.iter().enumerate().filter(|(_, pods)| **pods != 0);
+                occupied.for_each(|(domain, _)| visit(domain as Domain));
             }
         }
     }
@@ -658,10 +677,15 @@ impl Domains {
                 id
             }
         };
+        self.keep_topology(id);
+        id
+    }
+
+    /// Keeps a known topology for one more user.
+    pub fn keep_topology(&mut self, id: TopologyId) {
         if let Some(topology) = &mut self.topologies[id.0 as usize] {
             topology.users += 1;
         }
-        id
     }
 
     /// Keeps the cells of these coarse topologies until they are released, which must be before the topologies are.
@@ -751,6 +775,13 @@ impl Domains {
         (domain != NO_DOMAIN).then(|| self.get(count).map_or(0, |count| count.pods.get(domain)))
     }
 
+    /// Visits the domains with another count than 0.
+    pub fn occupied(&self, count: CountId, visit: impl FnMut(Domain)) {
+        if let Some(count) = self.get(count) {
+            count.pods.visit(visit);
+        }
+    }
+
     pub fn total(&self, count: CountId) -> i64 {
         self.get(count).map_or(0, |count| count.total)
     }
@@ -787,6 +818,22 @@ impl Domains {
     pub fn members(&self, topology: TopologyId, domain: Domain) -> &[NodeId] {
         let topology = self.topologies[topology.0 as usize].as_ref();
         topology.and_then(|topology| topology.members.get(domain as usize)).map_or(&[], |members| members)
+    }
+
+    /// Adds the nodes that share a domain of one of these topologies with one of these nodes.
+    pub fn add_neighbours(&self, topologies: &[TopologyId], nodes: &mut Vec<NodeId>) {
+        let given = nodes.len();
+        for topology in topologies.iter().filter_map(|id| self.topologies[id.0 as usize].as_ref()) {
+            // Hostnames have no neighbours.
+            if topology.domains.len() == topology.nodes {
+                continue;
+            }
+            for at in 0..given {
+                let id = nodes[at];
+                let members = topology.members.get(topology.domain_of(id) as usize);
+                nodes.extend(members.into_iter().flatten().filter(|member| **member != id));
+            }
+        }
     }
 
     pub fn domains(&self, topology: TopologyId) -> usize {

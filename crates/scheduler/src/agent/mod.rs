@@ -5,6 +5,7 @@
 
 mod cache;
 mod cells;
+mod common;
 mod domains;
 mod kinds;
 mod list;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cache::{CacheChange, CacheLimits, CacheStats};
-pub use list::RankedList;
+pub use list::Ranked;
 pub use tree::WinnerTree;
 pub use view::View;
 
@@ -53,9 +54,13 @@ pub enum AgentChoice {
 pub enum Part {
     /// The ranked list was cached: repaired and read.
     ListHit,
-    /// The ranked list was built (its rule objects were cached, or were built before and are measured as parts of their
-    /// own).
+    /// The ranked list was built (its common list and rule objects were cached, or were built before and are measured as
+    /// parts of their own).
     ListMiss,
+    /// For a list that was built, the common list was repaired.
+    CommonHit,
+    /// It was built.
+    CommonMiss,
     RuleHit(crate::rules::CachedRule),
     RuleMiss(crate::rules::CachedRule),
     /// All nodes were surveyed for preemption, by their rows.
@@ -81,12 +86,13 @@ pub struct Agent {
 impl Agent {
     pub fn new(config: AgentConfig) -> Self {
         let mut rng = Rng(config.seed);
+        let salt = Salt(rng.next());
         Agent {
-            salt: Salt(rng.next()),
+            salt,
             rng,
             view: View::default(),
             domains: Domains::default(),
-            cache: Cache::new(config.cache),
+            cache: Cache::new(config.cache, salt),
             candidates: Vec::new(),
             topologies: Topologies::default(),
         }
@@ -128,7 +134,7 @@ impl Agent {
 
     fn choose_best(&mut self, class: &Arc<Class>, now: Duration, lap: impl FnMut(Part)) -> AgentChoice {
         let seen = self.view.seen();
-        let list = self.cache.list(class, self.salt, &self.view, &mut self.domains, now, lap);
+        let list = self.cache.list(class, &self.view, &mut self.domains, now, lap);
         let width = class.placement.candidate_width;
         let best = if width <= 1 {
             list.best(&self.domains)
@@ -145,7 +151,7 @@ impl Agent {
 
     /// Brings the list of `class` up to date if it is cached. Returns whether it was.
     pub fn refresh(&mut self, class: ClassId) -> bool {
-        self.cache.refresh(class, self.salt, &self.view, &mut self.domains)
+        self.cache.refresh(class, &self.view, &mut self.domains)
     }
 
     /// Returns whether `class`, whose list is cached, may still go to `node` after all changes since it was chosen: for
@@ -154,7 +160,7 @@ impl Agent {
     pub fn still_admits(&mut self, class: ClassId, node: NodeId, inventory: &Inventory) -> bool {
         self.catch_up(inventory);
         self.domains.advance(&self.view);
-        let admits = |agent: &Agent| agent.list(class)?.admits_by_domains(&agent.domains, node);
+        let admits = |agent: &Agent| agent.cache.own_part(class)?.admits_by_domains(&agent.domains, node);
         admits(self).or_else(|| self.refresh(class).then(|| admits(self)).flatten()).unwrap_or(false)
     }
 
@@ -182,7 +188,7 @@ impl Agent {
     /// Repairs the least recently used cached list that is behind. Returns whether there was one. For idle time: keeps
     /// the next catch-up of each list small.
     pub fn repair_one(&mut self) -> bool {
-        self.cache.repair_one(self.salt, &self.view, &mut self.domains)
+        self.cache.repair_one(&self.view, &mut self.domains)
     }
 
     /// Evicts entries unused for longer than the age limit.
@@ -209,7 +215,7 @@ impl Agent {
     }
 
     /// Returns the cached list of a class without repairing it.
-    pub fn list(&self, class: ClassId) -> Option<&RankedList> {
+    pub fn list(&self, class: ClassId) -> Option<Ranked<'_>> {
         self.cache.peek(class)
     }
 }

@@ -73,7 +73,7 @@ impl Agent {
             self.view.alter(*node, |row| row.unreserve(uid));
         }
         for class in wanted.classes() {
-            self.cache.list(class, self.salt, &self.view, &mut self.domains, now, &mut lap);
+            self.cache.list(class, &self.view, &mut self.domains, now, &mut lap);
         }
         let turns = self.turns(wanted);
         let plan = match &wanted.topology {
@@ -268,8 +268,8 @@ impl Agent {
     }
 
     pub(super) fn freshen(&mut self, class: &Arc<Class>, now: Duration) {
-        if !self.cache.refresh(class.id, self.salt, &self.view, &mut self.domains) {
-            self.cache.list(class, self.salt, &self.view, &mut self.domains, now, |_| {});
+        if !self.cache.refresh(class.id, &self.view, &mut self.domains) {
+            self.cache.list(class, &self.view, &mut self.domains, now, |_| {});
         }
     }
 

@@ -3,12 +3,12 @@
 //!
 //! A topology with few, large domains is *coarse*: nodes with the same coarse domains form a cell, and the result of
 //! rules over coarse counts holds for the whole cell. The result of rules over fine topologies (mostly one node per
-//! domain) is part of a node's own key.
+//! domain) is part of a node's own key. It is the same for all nodes in whose domains nothing is counted ([`Plain`]).
 
 use std::collections::BTreeSet;
 
 use super::cells::CellLayout;
-use super::domains::{CountId, Domain, Domains, LayoutId, NO_DOMAIN, TopologyId};
+use super::domains::{CountId, Domain, Domains, EMPTY_DOMAIN, LayoutId, NO_DOMAIN, TopologyId};
 use super::view::View;
 use crate::class::Class;
 use crate::inventory::NodeId;
@@ -33,8 +33,6 @@ pub struct Scoped {
     /// Topologies whose domains form the cells.
     coarse: Vec<TopologyId>,
     fine: Vec<TopologyId>,
-    /// The cells, if any topology is coarse.
-    layout: Option<LayoutId>,
     /// Number of topologies used by matching terms of existing pods.
     looked_at: usize,
 }
@@ -52,6 +50,93 @@ impl DomainCount {
     fn at(counted: &Counted, domains: &mut Domains) -> DomainCount {
         let count = domains.count(counted);
         DomainCount { count, topology: domains.topology_of(count), coarse: false }
+    }
+}
+
+/// What a common list keeps of the domains.
+#[derive(Debug, Default)]
+pub struct Ground {
+    topologies: Vec<TopologyId>,
+    /// The cells, if any topology is coarse.
+    layout: Option<LayoutId>,
+    /// Fine topology of the policy's utilisation limit.
+    limit: Option<TopologyId>,
+}
+
+impl Ground {
+    /// Returns the ground of a common list for classes with these coarse topologies, to be given back with [`Ground::release`].
+    pub fn acquire(class: &Class, coarse: &[TopologyId], domains: &mut Domains, view: &View) -> Ground {
+        let limit = class.placement.limit.as_ref().and_then(|limit| limit.topology_key.as_ref());
+        if coarse.is_empty() && limit.is_none() {
+            return Ground::default();
+        }
+        domains.wake(view);
+        let limit = limit.map(|key| domains.topology(&TopologyKey::Label(key.clone())));
+        coarse.iter().for_each(|topology| domains.keep_topology(*topology));
+        Ground {
+            topologies: coarse.iter().copied().chain(limit).collect(),
+            layout: (!coarse.is_empty()).then(|| domains.layout(coarse)),
+            limit: limit.filter(|limit| !coarse.contains(limit)),
+        }
+    }
+
+    pub fn release(self, domains: &mut Domains) {
+        if self.topologies.is_empty() {
+            return;
+        }
+        self.layout.into_iter().for_each(|layout| domains.release_layout(layout));
+        self.topologies.iter().for_each(|topology| domains.release_topology(*topology));
+        domains.rest();
+    }
+
+    /// Returns the cells; `None`: no topology is coarse, so that all nodes are in one.
+    pub fn cells<'a>(&self, domains: &'a Domains) -> Option<&'a CellLayout> {
+        domains.cells(self.layout?)
+    }
+
+    pub fn limit(&self) -> Option<TopologyId> {
+        self.limit
+    }
+
+    /// Checks the utilisation limit of the node's fine domain.
+    pub fn beyond_limit(&self, class: &Class, domains: &Domains, id: NodeId) -> Option<Reasons> {
+        let topology = self.limit?;
+        beyond_limit(class, domains, topology, domains.domain_of(topology, id))
+    }
+}
+
+/// Checks the utilisation limit of a domain. A node in no domain is one of its own; the node-local rules check it.
+fn beyond_limit(class: &Class, domains: &Domains, topology: TopologyId, domain: Domain) -> Option<Reasons> {
+    let limit = class.placement.limit.as_ref().filter(|_| domain != NO_DOMAIN)?;
+    rules::beyond(limit, &class.spec.usage, &domains.load(topology, domain))
+}
+
+/// Result of the rules over fine counts for a node: reasons, or the negated affinity score and the spread.
+#[derive(Debug, Clone, Copy)]
+pub struct Plain(Result<(i64, i64), Reasons>);
+
+impl Default for Plain {
+    /// That of a class without such rules.
+    fn default() -> Self {
+        Plain(Ok((0, 0)))
+    }
+}
+
+impl Plain {
+    /// Returns why they refuse the node.
+    pub fn refuses(&self) -> Option<Reasons> {
+        self.0.err()
+    }
+
+    /// Adds the result to a node's key.
+    #[inline]
+    pub fn apply(&self, class: &Class, key: Key) -> Key {
+        match self.0 {
+            Ok((0, 0)) => key,
+            _ if !key.is_valid() => key,
+            Ok((pods, spread)) => key.with_pods(class.placement.layout(), pods, spread),
+            Err(reasons) => Key::invalid(reasons),
+        }
     }
 }
 
@@ -100,7 +185,6 @@ impl Scoped {
             topologies: Vec::new(),
             coarse: Vec::new(),
             fine: Vec::new(),
-            layout: None,
             looked_at: 0,
         };
         let mut look = |counted: &_| DomainCount::at(counted, domains);
@@ -124,7 +208,6 @@ impl Scoped {
         let topologies: BTreeSet<_> = scoped.looks().map(|look| look.topology).chain(limit).collect();
         scoped.topologies = topologies.into_iter().collect();
         scoped.split(domains, view);
-        scoped.layout = (!scoped.coarse.is_empty()).then(|| domains.layout(&scoped.coarse));
         Some(scoped)
     }
 
@@ -144,7 +227,6 @@ impl Scoped {
     }
 
     pub fn release(self, class: &Class, domains: &mut Domains) {
-        self.layout.into_iter().for_each(|layout| domains.release_layout(layout));
         self.looks().for_each(|look| domains.release(look.count));
         if let Some((topology, _)) = self.limit {
             domains.release_topology(topology);
@@ -227,9 +309,9 @@ impl Scoped {
         class.self_affine && self.affinity.iter().all(|look| domains.total(look.count) == 0)
     }
 
-    /// Returns the cells; `None`: no topology is coarse, so that all nodes are in one.
-    pub fn cells<'a>(&self, domains: &'a Domains) -> Option<&'a CellLayout> {
-        domains.cells(self.layout?)
+    /// Returns the topologies whose domains form the cells.
+    pub fn coarse(&self) -> &[TopologyId] {
+        &self.coarse
     }
 
     /// Returns the topologies whose counts are part of a node's own key.
@@ -246,11 +328,18 @@ impl Scoped {
         scope: RuleScope,
         domain: impl Fn(TopologyId) -> Domain,
     ) -> Option<Reasons> {
+        self.beyond_limit(class, domains, scope, &domain)
+            .or_else(|| self.refusal_by_counts(class, domains, scope, domain))
+    }
+
+    fn refusal_by_counts(
+        &self,
+        class: &Class,
+        domains: &Domains,
+        scope: RuleScope,
+        domain: impl Fn(TopologyId) -> Domain,
+    ) -> Option<Reasons> {
         let here = |look: DomainCount| domains.pods(look.count, domain(look.topology));
-        let beyond = self.beyond_limit(class, domains, scope, &domain);
-        if beyond.is_some() {
-            return beyond;
-        }
         for (at, look) in self.hard.iter().filter(|(_, look)| scope.has(*look)) {
             let constraint = &class.spec.spread.constraints[*at];
             let (emptiest, count) = domains.emptiest(look.count);
@@ -279,7 +368,6 @@ impl Scoped {
         None
     }
 
-    /// Checks the utilisation limit of the cell. A node in no cell is a cell of its own; the node-local rules check it.
     fn beyond_limit(
         &self,
         class: &Class,
@@ -287,17 +375,13 @@ impl Scoped {
         scope: RuleScope,
         domain: impl Fn(TopologyId) -> Domain,
     ) -> Option<Reasons> {
-        let ((topology, coarse), limit) = (self.limit?, class.placement.limit.as_ref()?);
+        let (topology, coarse) = self.limit?;
         let in_scope = match scope {
             RuleScope::All => true,
             RuleScope::Coarse => coarse,
             RuleScope::Fine => !coarse,
         };
-        let cell = domain(topology);
-        if !in_scope || cell == NO_DOMAIN {
-            return None;
-        }
-        rules::beyond(limit, &class.spec.usage, &domains.load(topology, cell))
+        if in_scope { beyond_limit(class, domains, topology, domain(topology)) } else { None }
     }
 
     /// Returns the negated score of pods in the same domains: smaller is better.
@@ -313,8 +397,48 @@ impl Scoped {
             return key;
         }
         let domain = |topology| domains.domain_of(topology, id);
-        if let Some(reasons) = self.refusal(class, domains, RuleScope::Fine, domain) {
-            return Key::invalid(reasons);
+        match self.beyond_limit(class, domains, RuleScope::Fine, domain) {
+            Some(reasons) => Key::invalid(reasons),
+            None => self.by_fine_counts(class, domains, domain).apply(class, key),
+        }
+    }
+
+    /// Returns what holds for all nodes that are no exceptions.
+    pub fn plain(&self, class: &Class, domains: &Domains) -> Plain {
+        self.by_fine_counts(class, domains, |_| EMPTY_DOMAIN)
+    }
+
+    /// Returns whether something is counted in a fine domain of this node, or it has none.
+    pub fn is_exception(&self, domains: &Domains, id: NodeId) -> bool {
+        let mut fine = self.looks().filter(|look| !look.coarse);
+        fine.any(|look| domains.pods(look.count, domains.domain_of(look.topology, id)) != Some(0))
+    }
+
+    /// Returns all such nodes of the first `nodes` ones, some of them several times.
+    pub fn exceptions(&self, domains: &Domains, nodes: usize) -> Vec<NodeId> {
+        let mut found = Vec::new();
+        let mut topologies: Vec<TopologyId> = Vec::new();
+        for look in self.looks().filter(|look| !look.coarse) {
+            domains.occupied(look.count, |domain| found.extend(domains.members(look.topology, domain)));
+            if !topologies.contains(&look.topology) {
+                topologies.push(look.topology);
+            }
+        }
+        for topology in topologies {
+            let all = (0..nodes as u32).map(NodeId);
+            found.extend(all.filter(|id| domains.domain_of(topology, *id) == NO_DOMAIN));
+        }
+        found
+    }
+
+    fn by_fine_counts(
+        &self,
+        class: &Class,
+        domains: &Domains,
+        domain: impl Fn(TopologyId) -> Domain + Copy,
+    ) -> Plain {
+        if let Some(reasons) = self.refusal_by_counts(class, domains, RuleScope::Fine, domain) {
+            return Plain(Err(reasons));
         }
         let pods = self.pods(domains, RuleScope::Fine, domain);
         let mut constraints = self.fine_soft();
@@ -328,7 +452,7 @@ impl Scoped {
             },
             _ => self.fine_cost(class, domains, domain),
         };
-        key.with_pods(class.placement.layout(), pods, spread)
+        Plain(Ok((pods, spread)))
     }
 
     fn fine_cost(&self, class: &Class, domains: &Domains, domain: impl Fn(TopologyId) -> Domain) -> i64 {

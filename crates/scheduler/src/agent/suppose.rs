@@ -82,7 +82,7 @@ impl Agent {
 
     fn up_to_date(&mut self, class: &Arc<Class>) {
         if !self.refresh(class.id) {
-            self.cache.list(class, self.salt, &self.view, &mut self.domains, Duration::ZERO, |_| {});
+            self.cache.list(class, &self.view, &mut self.domains, Duration::ZERO, |_| {});
         }
     }
 

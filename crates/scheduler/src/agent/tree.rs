@@ -1,5 +1,8 @@
 //! Winner tree over dense ids: the smallest key in O(log n), updates in place in O(log n).
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use crate::rules::Key;
 
 /// Members of a group. Groups of keys are two lines of the processor's cache, which it reads one after the other; with two
@@ -96,24 +99,13 @@ impl WinnerTree {
         *self = WinnerTree::build(std::mem::take(&mut self.keys));
     }
 
-    /// Collects the `k` smallest keys, best first, in `into`.
-    pub fn best_k(&self, k: usize, into: &mut Vec<(u32, Key)>) {
-        into.clear();
-        let mut groups = vec![0];
-        for level in (0..self.minima.len()).rev() {
-            into.clear();
-            for at in groups.drain(..) {
-                let members = group(self.level(level), at).iter().zip(at * WIDTH..);
-                into.extend(members.map(|(key, at)| (at as u32, *key)));
-            }
-            if into.len() > k {
-                into.select_nth_unstable_by_key(k, |(at, key)| (*key, *at));
-                into.truncate(k);
-            }
-            // The k smallest keys of a level are in the k groups with the smallest minima.
-            groups.extend(into.iter().map(|(at, _)| *at as usize));
+    /// Returns the ids and keys, the smallest key first; equal keys by id.
+    pub fn in_order(&self) -> InOrder<'_> {
+        let mut open = BinaryHeap::new();
+        if let Some(best) = self.minima.last().and_then(|top| top.first()) {
+            open.push(Reverse(Open { key: *best, first: 0, level: Reverse(self.minima.len()) }));
         }
-        into.sort_unstable_by_key(|(at, key)| (*key, *at));
+        InOrder { tree: self, open }
     }
 
     /// Returns the keys at this level: 0 are those of the ids.
@@ -121,6 +113,41 @@ impl WinnerTree {
         match level.checked_sub(1) {
             None => &self.keys,
             Some(at) => &self.minima[at],
+        }
+    }
+}
+
+/// The ids of a tree by their keys. Each step opens the group with the smallest key at each level.
+pub struct InOrder<'a> {
+    tree: &'a WinnerTree,
+    open: BinaryHeap<Reverse<Open>>,
+}
+
+/// An id, or a group that has not been opened.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Open {
+    key: Key,
+    /// Its smallest id.
+    first: usize,
+    /// 0: an id.
+    level: Reverse<usize>,
+}
+
+impl Iterator for InOrder<'_> {
+    type Item = (u32, Key);
+
+    fn next(&mut self) -> Option<(u32, Key)> {
+        loop {
+            let Reverse(Open { key, first, level: Reverse(level) }) = self.open.pop()?;
+            let Some(below) = level.checked_sub(1) else {
+                return Some((first as u32, key));
+            };
+            let size = WIDTH.pow(below as u32);
+            let members = group(self.tree.level(below), first / size / WIDTH).iter();
+            let members = members.zip((first..).step_by(size));
+            self.open.extend(
+                members.map(|(key, first)| Reverse(Open { key: *key, first, level: Reverse(below) })),
+            );
         }
     }
 }
@@ -165,8 +192,7 @@ mod tests {
             let mut sorted: Vec<_> = keys.iter().enumerate().map(|(id, key)| (*key, id as u32)).collect();
             sorted.sort();
             prop_assert_eq!(tree.best(), sorted.first().map(|(key, id)| (*id, *key)));
-            let mut best = Vec::new();
-            tree.best_k(k, &mut best);
+            let best: Vec<_> = tree.in_order().take(k).collect();
             let expected: Vec<_> = sorted.iter().take(k).map(|(key, id)| (*id, *key)).collect();
             prop_assert_eq!(best, expected);
             let rebuilt = WinnerTree::build(keys.clone());

@@ -17,7 +17,11 @@ pub struct Estimator {
     list_miss: Average,
     rule_hit: [Average; CachedRule::COUNT],
     rule_miss: [Average; CachedRule::COUNT],
-    /// Searches. A file of an earlier version has none of them.
+    /// Common lists, and searches. A file of an earlier version has none of them.
+    #[serde(default = "guess::common_hit")]
+    common_hit: Average,
+    #[serde(default = "guess::common_miss")]
+    common_miss: Average,
     #[serde(default = "guess::survey")]
     survey: Average,
     #[serde(default = "guess::dry_run")]
@@ -29,6 +33,14 @@ pub struct Estimator {
 /// Guesses for 5,000 nodes; the first measurements replace them.
 mod guess {
     use super::Average;
+
+    pub const fn common_hit() -> Average {
+        Average::guess(1_000.0)
+    }
+
+    pub const fn common_miss() -> Average {
+        Average::guess(230_000.0)
+    }
 
     pub const fn survey() -> Average {
         Average::guess(400_000.0)
@@ -96,9 +108,11 @@ impl Default for Estimator {
     fn default() -> Self {
         Estimator {
             list_hit: Average::guess(1_000.0),
-            list_miss: Average::guess(250_000.0),
+            list_miss: Average::guess(20_000.0),
             rule_hit: [Average::guess(500.0); CachedRule::COUNT],
             rule_miss: [Average::guess(150_000.0); CachedRule::COUNT],
+            common_hit: guess::common_hit(),
+            common_miss: guess::common_miss(),
             survey: guess::survey(),
             dry_run: guess::dry_run(),
             gang_preemption: guess::gang_preemption(),
@@ -112,6 +126,8 @@ impl Estimator {
         match part {
             Part::ListHit => self.list_hit.add(took),
             Part::ListMiss => self.list_miss.add(took),
+            Part::CommonHit => self.common_hit.add(took),
+            Part::CommonMiss => self.common_miss.add(took),
             Part::RuleHit(rule) => self.rule_hit[rule.index()].add(took),
             Part::RuleMiss(rule) => self.rule_miss[rule.index()].add(took),
             Part::Survey => self.survey.add(took),
@@ -125,6 +141,8 @@ impl Estimator {
         match part {
             Part::ListHit => self.list_hit.get(),
             Part::ListMiss => self.list_miss.get(),
+            Part::CommonHit => self.common_hit.get(),
+            Part::CommonMiss => self.common_miss.get(),
             Part::RuleHit(rule) => self.rule_hit[rule.index()].get(),
             Part::RuleMiss(rule) => self.rule_miss[rule.index()].get(),
             Part::Survey => self.survey.get(),
@@ -159,11 +177,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_an_earlier_version_is_read_with_guesses_for_searches() {
+    fn a_file_of_an_earlier_version_is_read_with_guesses_for_what_it_lacks() {
         let mut estimator = Estimator::default();
         estimator.learn(Part::ListHit, Duration::from_micros(3));
         let mut file = serde_json::to_value(&estimator).unwrap();
-        for part in ["survey", "dryRun", "gangPreemption"] {
+        for part in ["commonHit", "commonMiss", "survey", "dryRun", "gangPreemption"] {
             assert!(file.as_object_mut().unwrap().remove(part).is_some());
         }
         assert_eq!(serde_json::from_value::<Estimator>(file).unwrap(), estimator);

@@ -86,6 +86,8 @@ pub struct Dispatcher {
     lanes: Vec<Lane>,
     shared: Queue,
     lists: Presence<ClassId>,
+    /// Common lists.
+    commons: Presence<ClassId>,
     objects: Presence<(CachedRule, TraitId)>,
     estimator: Estimator,
     rng: Rng,
@@ -108,6 +110,7 @@ impl Dispatcher {
             lanes: (0..agents).map(|_| Lane::default()).collect(),
             shared: Queue::default(),
             lists: Presence::new(agents),
+            commons: Presence::new(agents),
             objects: Presence::new(agents),
             estimator,
             rng: Rng(seed),
@@ -260,6 +263,7 @@ impl Dispatcher {
         if let Some(at) = lane.filter(|_| self.kind.estimates()) {
             for class in request.classes() {
                 self.lists.expect(at, class.id);
+                self.commons.expect(at, class.common_id());
                 class.cached_rules().for_each(|key| self.objects.expect(at, key));
                 if self.kind == DispatcherKind::LatcachePriced {
                     self.foresight.assigned(at, class.id);
@@ -413,6 +417,8 @@ impl Dispatcher {
                     self.lanes[agent].lists -= 1;
                     self.drop_unless_expected(agent, class);
                 }
+                CacheChange::CommonAdded(class) => self.commons.insert(agent, class),
+                CacheChange::CommonEvicted(class) => self.commons.remove(agent, &class),
                 CacheChange::ObjectAdded(rule, value) => self.objects.insert(agent, (rule, value)),
                 CacheChange::ObjectEvicted(rule, value) => self.objects.remove(agent, &(rule, value)),
             }
@@ -473,6 +479,7 @@ impl Dispatcher {
         };
         self.lists.unexpect(at, &class.id);
         self.drop_unless_expected(at, class.id);
+        self.commons.unexpect(at, &class.common_id());
         class.cached_rules().for_each(|key| self.objects.unexpect(at, &key));
     }
 
@@ -517,17 +524,19 @@ impl Dispatcher {
             }
             _ => self.lists.augmented(&class.id),
         };
-        self.outlook_with(class, lists, |key| self.objects.augmented(key))
+        let common = self.commons.augmented(&class.common_id());
+        self.outlook_with(class, (lists, common), |key| self.objects.augmented(key))
     }
 
     fn outlook_with_cached(&self, class: &Class) -> Outlook {
-        self.outlook_with(class, self.lists.cached(&class.id), |key| self.objects.cached(key))
+        let common = self.commons.cached(&class.common_id());
+        self.outlook_with(class, (self.lists.cached(&class.id), common), |key| self.objects.cached(key))
     }
 
     fn outlook_with(
         &self,
         class: &Class,
-        lists: u64,
+        (lists, common): (u64, u64),
         objects: impl Fn(&(CachedRule, TraitId)) -> u64,
     ) -> Outlook {
         use DispatcherKind::{LatcacheNaive, LatcacheRequest};
@@ -542,6 +551,11 @@ impl Dispatcher {
             lists,
             hit: self.estimator.estimate(Part::ListHit),
             miss: self.estimator.estimate(Part::ListMiss),
+            common: (
+                self.estimator.estimate(Part::CommonHit),
+                self.estimator.estimate(Part::CommonMiss),
+                if blind { 0 } else { common },
+            ),
             rules,
             others: Box::default(),
         }

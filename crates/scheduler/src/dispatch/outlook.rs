@@ -26,6 +26,8 @@ pub(super) struct Outlook {
     pub lists: u64,
     pub hit: Duration,
     pub miss: Duration,
+    /// Of the common list, if the list is built: cost of a hit, cost of a miss, and the agents with a hit.
+    pub common: (Duration, Duration, u64),
     /// For each rule that applies: cost of a hit, cost of a miss, and the agents with a hit.
     pub rules: [Option<(Duration, Duration, u64)>; CachedRule::COUNT],
     /// By agent: time for the other members of a gang. Empty: there are none.
@@ -40,7 +42,9 @@ impl Outlook {
         if self.lists & bit != 0 {
             return Expected { list: true, rules: 0, takes: self.hit + others };
         }
-        let mut expected = Expected { list: false, rules: 0, takes: self.miss + others };
+        let (hit, miss, agents) = self.common;
+        let common = if agents & bit != 0 { hit } else { miss };
+        let mut expected = Expected { list: false, rules: 0, takes: self.miss + common + others };
         for (at, rule) in self.rules.iter().enumerate() {
             if let Some((hit, miss, agents)) = rule {
                 let has = agents & bit != 0;

@@ -35,7 +35,8 @@ fn uid(n: u64) -> Arc<str> {
 
 fn added(class: &Class) -> Vec<CacheChange> {
     let objects = class.cached_rules().map(|(rule, value)| CacheChange::ObjectAdded(rule, value));
-    objects.chain([CacheChange::ListAdded(class.id)]).collect()
+    let lists = [CacheChange::CommonAdded(class.common_id()), CacheChange::ListAdded(class.id)];
+    objects.chain(lists).collect()
 }
 
 #[test]

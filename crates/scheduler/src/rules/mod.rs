@@ -25,6 +25,7 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
+pub use image_locality::WORST as NO_IMAGE;
 pub use key::{GOLDEN, Key, Layout, Salt, Scores, Standing, hash_of, mix, unit};
 pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;

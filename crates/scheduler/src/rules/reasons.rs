@@ -220,11 +220,11 @@ impl Diagnosis {
         }
     }
 
-    /// Removes one node.
-    pub fn remove(&mut self, reasons: Reasons) {
-        if let Some(nodes) = self.counts.get_mut(&reasons) {
-            *nodes -= 1;
-            if *nodes == 0 {
+    /// Removes as many of the nodes with these reasons.
+    pub fn remove(&mut self, reasons: Reasons, nodes: usize) {
+        if let Some(left) = self.counts.get_mut(&reasons) {
+            *left = left.saturating_sub(nodes);
+            if *left == 0 {
                 self.counts.remove(&reasons);
             }
         }

@@ -41,6 +41,8 @@ pub enum Action {
 pub enum LatencySample {
     /// Duration of one attempt to place a pod.
     Attempt { result: AttemptResult, took: Duration },
+    /// Duration of the last choice of an attempt, without the lock and the commit.
+    Algorithm { took: Duration },
     /// Time from a pod's arrival to its bind, over all attempts.
     Scheduled { waited: Duration, attempts: u32 },
     /// Number of rows an agent copied to catch up.
@@ -70,6 +72,8 @@ pub struct Stats {
     pub list_misses: u64,
     pub rule_hits: u64,
     pub rule_misses: u64,
+    pub common_hits: u64,
+    pub common_misses: u64,
     /// Predictions of the dispatcher about a hit or miss of the ranked list.
     pub predictions_right: u64,
     pub predictions_wrong: u64,

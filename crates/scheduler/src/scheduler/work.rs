@@ -515,6 +515,8 @@ impl Scheduler {
                 Part::ListMiss => (self.stats.list_misses, hit) = (self.stats.list_misses + 1, Some(false)),
                 Part::RuleHit(_) => self.stats.rule_hits += 1,
                 Part::RuleMiss(_) => self.stats.rule_misses += 1,
+                Part::CommonHit => self.stats.common_hits += 1,
+                Part::CommonMiss => self.stats.common_misses += 1,
                 Part::Survey | Part::DryRun | Part::GangPreemption => {}
             }
         }
@@ -528,9 +530,16 @@ impl Scheduler {
         }
     }
 
-    /// Records duration and result of an attempt.
-    pub fn observe_attempt(&mut self, result: AttemptResult, took: Duration, rows: usize) {
+    /// Records duration and result of an attempt, and the duration of its last choice.
+    pub fn observe_attempt(
+        &mut self,
+        result: AttemptResult,
+        took: Duration,
+        choice_took: Duration,
+        rows: usize,
+    ) {
         self.actions.push(Action::Observe(LatencySample::Attempt { result, took }));
+        self.actions.push(Action::Observe(LatencySample::Algorithm { took: choice_took }));
         self.actions.push(Action::Observe(LatencySample::CatchUp { rows }));
     }
 }
