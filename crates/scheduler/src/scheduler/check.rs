@@ -77,7 +77,8 @@ impl Scheduler {
             format!("pod {uid} is {}, and its charge in the ledger is {charged}", pod.state.name())
         })?;
         let must_know = match &pod.state {
-            State::Refused(_) => true,
+            // The replica that owns it writes its condition; that is a new one until it is classified again.
+            State::Refused(_) => self.cluster.owns_pod(pod) && !self.stale.is_marked(uid, pod),
             State::OverQuota => !self.quotas.is_fresh(uid),
             // Nothing is reported until it is certain that no node fits.
             State::Parked => (self.parked.get(pod.class.id)).is_some_and(|group| {

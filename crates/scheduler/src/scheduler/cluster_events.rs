@@ -438,6 +438,10 @@ impl Scheduler {
                 && (known.state == State::Gated) != pod.gates.is_empty()
                 && known.state.refusal() == refusal.as_ref();
             if same {
+                if refusal.is_some() {
+                    // This replica may own it only now.
+                    self.report_reason(&pod.uid, true);
+                }
                 return self.follow_nomination(&pod.uid);
             }
             if known.state == State::Gated {

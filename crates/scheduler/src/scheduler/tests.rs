@@ -14,6 +14,7 @@ mod precedence;
 mod preemption;
 mod quotas;
 mod read_back;
+mod shares;
 mod slices;
 
 use super::*;
