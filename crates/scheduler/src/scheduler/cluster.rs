@@ -153,6 +153,16 @@ impl Cluster {
         }
     }
 
+    /// Returns whether this replica writes the conditions of the pod: the one that schedules it does, as long as it is in a queue
+    /// there. One that nobody schedules is in no queue.
+    pub(super) fn reports_to(&self, pod: &Waiting) -> bool {
+        match pod.state {
+            State::Elsewhere => false,
+            State::Refused(_) | State::BackingOff(_) => self.owns_pod(pod),
+            _ => true,
+        }
+    }
+
     pub(super) fn owns(&self, class: &Class) -> bool {
         self.share.as_ref().is_none_or(|share| share.owns(class.fingerprint()))
     }

@@ -517,8 +517,7 @@ impl Scheduler {
     }
 
     fn report(&mut self, uid: &Arc<str>, reason: &'static str, message: Arc<str>, event: bool) {
-        if !self.cluster.waiting.get(uid).is_some_and(|waiting| self.cluster.owns_pod(waiting)) {
-            // The replica that schedules it writes its condition.
+        if !self.cluster.waiting.get(uid).is_some_and(|waiting| self.cluster.reports_to(waiting)) {
             return;
         }
         let Some(waiting) = self.cluster.waiting.get_mut(uid) else {

@@ -31,3 +31,32 @@ fn a_refused_pod_gets_its_condition_from_the_replica_that_owns_it_also_when_that
     let told: HashSet<_> = one.told.iter().map(|(uid, ..)| uid.clone()).collect();
     assert_eq!((told.len(), one.told.len()), (20, 20));
 }
+
+/// Returns the share of one of two replicas, which does not own this pod.
+fn share_without(bench: &mut Bench, pod: &Pod) -> Share {
+    let fingerprint = bench.scheduler.class_of(pod).fingerprint();
+    let shares = ["one", "two"].map(|me| Share::new(me, ["one", "two"]));
+    shares.into_iter().find(|share| !share.owns(fingerprint)).expect("one of two does not own it")
+}
+
+#[test]
+fn a_parked_pod_that_another_replica_owned_for_a_moment_gets_its_condition() {
+    let mut bench = Bench::new(1, &["a"]);
+    let large = pod("p", 90_000);
+    bench.apply(large.clone());
+    let task = bench.take(0).expect("a task");
+    let answer = bench.choose(0, &task);
+    // What it has found is not certain any more.
+    bench.scheduler.apply_node(node("b", 1000));
+    bench.settle(0, &task, answer);
+    assert_eq!((bench.in_state("parked"), bench.told.len()), (1, 0));
+    let task = bench.take(0).expect("a check of its class");
+    let answer = bench.choose(0, &task);
+    let share = share_without(&mut bench, &large);
+    bench.scheduler.set_share(Some(share));
+    bench.settle(0, &task, answer);
+    bench.scheduler.set_share(None);
+    bench.work();
+    bench.tick(S);
+    assert_eq!((bench.in_state("parked"), bench.told.len()), (1, 1));
+}
