@@ -541,9 +541,7 @@ impl Scheduler {
         };
         let place = waiting.place();
         if !self.cluster.owns_gang(&membership.name) {
-            if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
-                waiting.state = State::Elsewhere;
-            }
+            self.leave_to_replica(uid);
             return true;
         }
         if let Some(waiting) = self.cluster.waiting.get_mut(uid) {

@@ -422,14 +422,11 @@ impl Scheduler {
         };
         let is_new_here = !self.cluster.leading || !self.synced();
         let (class, priority, order) = (waiting.class.clone(), waiting.priority, waiting.order(is_new_here));
-        self.adopt_nomination(uid);
         if !self.cluster.owns(&class) {
             self.leave_crowd(uid);
-            if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
-                waiting.state = State::Elsewhere;
-            }
-            return;
+            return self.leave_to_replica(uid);
         }
+        self.adopt_nomination(uid);
         if self.parked.get(class.id).is_some() {
             self.park(uid, now);
             return;
@@ -439,6 +436,14 @@ impl Scheduler {
             waiting.state = State::Queued(assigned.ticket);
         }
         self.actions.push(Action::WakeAgent(assigned.wake));
+    }
+
+    /// Leaves a pod that is in no queue to the replica that owns it.
+    fn leave_to_replica(&mut self, uid: &Arc<str>) {
+        if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
+            waiting.state = State::Elsewhere;
+        }
+        self.follow_nomination(uid);
     }
 
     /// Adds a pod to the group of its class, which exists, and reports why.

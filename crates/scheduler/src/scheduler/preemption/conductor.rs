@@ -90,9 +90,13 @@ impl Scheduler {
 
     /// Adopts the nomination in the pod's status, which another process wrote, or this one before a restart.
     pub(in crate::scheduler) fn adopt_nomination(&mut self, uid: &Arc<str>) {
-        let known = self.preemption.has_nominated(uid) || self.cluster.ledger.charge_of(uid).is_some();
-        if !self.cluster.leading || !self.cluster.config.preemption || known {
+        let has_node = self.cluster.ledger.charge_of(uid).is_some();
+        if !self.cluster.leading || !self.cluster.config.preemption || has_node {
             return;
+        }
+        // While another replica scheduled it, nobody here looked at it.
+        if self.preemption.has_nominated(uid) {
+            return self.preemption.nominations.mark_due(uid);
         }
         let Some(pod) = self.cluster.waiting.get(uid) else {
             return;

@@ -60,3 +60,44 @@ fn a_parked_pod_that_another_replica_owned_for_a_moment_gets_its_condition() {
     bench.tick(S);
     assert_eq!((bench.in_state("parked"), bench.told.len()), (1, 1));
 }
+
+fn reserved(bench: &Bench) -> usize {
+    bench.scheduler.ledger().reserved().count()
+}
+
+#[test]
+fn a_replica_that_takes_over_a_gang_drops_the_nomination_of_a_member_that_can_no_longer_succeed() {
+    let mut bench = Bench::new(1, &["a"]);
+    bench.scheduler.cluster.config.preemption = true;
+    bench.apply(on("a", pod("resident", 1000)));
+    bench.allocate(gangs::allocation("g", 1));
+    for me in ["one", "two"] {
+        bench.scheduler.set_share(Some(Share::new(me, ["one", "two"])));
+        if !bench.scheduler.cluster.owns_gang(&gangs::name("g")) {
+            break;
+        }
+    }
+    bench.apply(Pod { nominated_node: Some("a".into()), ..gangs::member("p", "g", 1000) });
+    bench.run_until(S);
+    assert_eq!((bench.in_state("elsewhere"), reserved(&bench)), (1, 1));
+    bench.scheduler.set_share(None);
+    bench.run_until(5 * S);
+    assert_eq!((bench.in_state("grouped"), reserved(&bench)), (1, 0));
+    assert_eq!(bench.nominations, [("p".to_owned(), None)]);
+}
+
+#[test]
+fn a_replica_keeps_no_room_for_a_pod_of_another_one_that_is_not_nominated() {
+    let mut bench = Bench::new(1, &["a"]);
+    bench.scheduler.cluster.config.preemption = true;
+    bench.apply(on("a", pod("resident", 1000)));
+    let important = Pod { priority: 5, ..pod("p", 1000) };
+    bench.apply(important.clone());
+    bench.work();
+    assert_eq!((bench.nominations.len(), reserved(&bench)), (1, 1));
+    // The nomination is never written.
+    let share = share_without(&mut bench, &important);
+    bench.scheduler.set_share(Some(share));
+    bench.work();
+    assert_eq!((bench.in_state("elsewhere"), reserved(&bench)), (1, 0));
+}
