@@ -105,7 +105,10 @@ impl Sim {
         if self.faults && self.others.percent(4) {
             return self.note(|| format!("review {id} never arrives"));
         }
-        let slot = self.others.below(self.processes.len() as u64) as usize;
+        let mut slot = self.others.below(self.processes.len() as u64) as usize;
+        if !self.faults && self.processes[slot].member.is_down {
+            slot = self.running().map(|(slot, _)| slot).next().unwrap_or(slot);
+        }
         let pause = self.others.up_to(2 * MS);
         let who = (slot, self.processes[slot].life);
         self.review_after(pause, id, ReviewStep::Call(who, false));

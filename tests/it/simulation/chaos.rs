@@ -45,6 +45,7 @@ impl Sim {
         }
         self.chaos_left -= 1;
         self.change_storage();
+        self.change_replicas();
         match self.load.below(100) {
             0..24 => self.create_pods(),
             24..30 => self.create_members(),

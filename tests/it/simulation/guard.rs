@@ -167,6 +167,12 @@ impl Sim {
             Client::Other { .. } => Some(now + hold),
         };
         let requester = request.client.requester();
+        // One of another replica may be carried out when that of the guard's process has failed.
+        let is_own = match request.client {
+            Client::Berth { who: from, .. } => self.settings.replicas.is_none() || from == who,
+            Client::Other { .. } | Client::DryRun => false,
+        };
+        let is_of_replica = requester == Requester::Berth && !is_own;
         let pod = request.placed.clone().or(read);
         let Some(process) = self.process(who) else {
             self.answer(id, Err("connection reset".into()));
@@ -190,16 +196,17 @@ impl Sim {
             self.review_after(LOOK_AGAIN, id, ReviewStep::Look(who, term, pod));
             return Ok(());
         }
+        if is_of_replica {
+            let what = if is_refused { "review of a replica refused" } else { "review of a replica" };
+            self.tally.count(what);
+        }
         let (uid, node) = (&binding.uid, &binding.node);
         self.note(|| format!("p{} reviews {id}, {uid} to {node}: {review:?} until {until:?}", who.0));
         let is_same_term = self.guards.term == term && self.decides(who);
         let verdict = match review {
             _ if !is_same_term => Err("leadership was lost during the review".into()),
             BindReview::Refused(why) => Ok(GuardAnswer::Refused(why.to_string())),
-            _ => Ok(GuardAnswer::Allowed(Grant {
-                term,
-                until: until.filter(|_| requester == Requester::Other || !is_assumed),
-            })),
+            _ => Ok(GuardAnswer::Allowed(Grant { term, until: until.filter(|_| !is_own || !is_assumed) })),
         };
         self.answer(id, verdict);
         Ok(())
@@ -268,7 +275,9 @@ impl Sim {
         if !watch.live || watch.cursor < known || !process.scheduler.synced() {
             return Ok(());
         }
-        process.scheduler.set_leading(true);
+        if self.settings.replicas.is_none() {
+            process.scheduler.set_leading(true);
+        }
         self.guards.catching_up = None;
         self.note(|| format!("p{} decides", who.0));
         self.carry_out(who)

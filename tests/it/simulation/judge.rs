@@ -11,7 +11,7 @@ use berth_scheduler::scheduler::{Action, Scheduler};
 
 use super::gangs::{self, gang_of};
 use super::objects;
-use super::process::{Doing, Who};
+use super::process::{Doing, Who, Worker};
 use super::sim::{Sim, Step};
 
 pub fn said(at: &str) -> impl Fn(Violation) -> String {
@@ -105,7 +105,8 @@ impl Sim {
         invariants::bound_once(bound.iter().map(|it| (&it.uid, &it.node))).map_err(said("store"))?;
         let pods: Vec<Pod> = self.cluster.store.list();
         let (mut cold, refusals) = self.cold_start(&pods);
-        for (slot, process) in self.processes.iter().enumerate() {
+        self.judge_members()?;
+        for (slot, process) in self.running() {
             let name = format!("p{slot}");
             invariants::same_accounting(process.scheduler.inventory(), cold.inventory())
                 .map_err(said(&name))?;
@@ -122,16 +123,19 @@ impl Sim {
                 ));
             }
         }
-        for process in &self.processes {
+        for (_, process) in self.running() {
             self.judge_known_budgets(process.scheduler.budgets(), &pods)?;
         }
-        let leader = &self.processes[self.leader.ok_or("no leader")?];
-        if leader.workers.iter().any(|worker| !matches!(worker.doing, Doing::Sleeping)) {
+        self.leader.ok_or("no leader")?;
+        let is_awake = |worker: &Worker| !matches!(worker.doing, Doing::Sleeping);
+        if self.placing().iter().any(|(_, process)| process.workers.iter().any(is_awake)) {
             return Err("an agent never comes to rest".into());
         }
         // Nothing is stuck: every waiting pod waits for a change.
         let mut expected = HashMap::new();
-        let (mut over_quota, mut held_back) = (Vec::new(), Vec::new());
+        // By the process that places them.
+        let mut over_quota: BTreeMap<usize, Vec<&Pod>> = BTreeMap::new();
+        let mut held_back = Vec::new();
         let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
         for pod in pods
             .iter()
@@ -146,23 +150,22 @@ impl Sim {
                 expected.insert(pod.uid.clone(), refusal.to_string());
                 continue;
             }
+            let (owner, state) = self.owner_of(pod, &mut cold)?;
             if gang_of(pod).is_some() {
                 continue;
             }
-            let leader = &self.processes[self.leader.ok_or("no leader")?].scheduler;
-            let state = leader.find_waiting(&pod.namespace, &pod.name).map(|(_, state)| state);
-            if state == Some("over quota") {
-                over_quota.push(pod);
+            if state == "over quota" {
+                over_quota.entry(owner).or_default().push(pod);
                 continue;
             }
             let class = cold.class_of(pod);
             let (fits, why) = invariants::evaluate(&class, pod.preemption_policy, cold.inventory());
-            if state == Some("held back") {
+            if state == "held back" {
                 *waiting.entry("held back").or_default() += 1;
                 self.tally.count("held back");
                 expected.insert(pod.uid.clone(), self.held_back_message(pod));
                 if fits {
-                    held_back.push(pod);
+                    held_back.push((owner, pod));
                 }
                 continue;
             }
@@ -173,17 +176,18 @@ impl Sim {
             expected.insert(pod.uid.clone(), why);
         }
         // Only their quota keeps them, or those in its queue.
-        for pod in held_back {
-            let waits = over_quota.iter().any(|other| other.namespace == pod.namespace)
-                || &*pod.namespace == gangs::NAMESPACE;
+        for (owner, pod) in held_back {
+            let mut queued = over_quota.get(&owner).into_iter().flatten();
+            let waits =
+                queued.any(|other| other.namespace == pod.namespace) || &*pod.namespace == gangs::NAMESPACE;
             if !waits && !self.lacks_quota(pod, &mut cold) {
                 return Err(format!("{} fits and is held back", pod.uid));
             }
         }
-        if !over_quota.is_empty() {
-            waiting.insert("over quota", over_quota.len());
-            self.tally.add_to("over quota", over_quota.len() as u64);
-            let messages = self.judge_over_quota(&over_quota, &mut cold)?;
+        for queued in over_quota.values() {
+            *waiting.entry("over quota").or_default() += queued.len();
+            self.tally.add_to("over quota", queued.len() as u64);
+            let messages = self.judge_over_quota(queued, &mut cold)?;
             expected.extend(messages.into_iter().map(|(uid, message)| (uid, message.to_string())));
         }
         let members = self.judge_waiting_gangs(&pods, &mut cold)?;
@@ -191,11 +195,7 @@ impl Sim {
             waiting.insert("grouped", members);
             self.tally.count("gang waits");
         }
-        let leader = &self.processes[self.leader.ok_or("no leader")?];
-        let census = leader.scheduler.census();
-        if census != waiting {
-            return Err(format!("{census:?} wait, {waiting:?} should"));
-        }
+        self.judge_census(&waiting)?;
         self.judge_preemption(&mut cold)?;
         if !told {
             return Ok(());
@@ -214,6 +214,28 @@ impl Sim {
             ] {
                 self.tally.add_to(what, n);
             }
+        }
+        Ok(())
+    }
+
+    /// Each pod that waits, by state, waits at one of the processes that place pods; those that nobody places are known to all.
+    fn judge_census(&self, waiting: &BTreeMap<&str, usize>) -> Step {
+        let total: usize = waiting.values().sum();
+        let mut sums = BTreeMap::new();
+        for (slot, process) in self.placing() {
+            let census = process.scheduler.census();
+            if census.values().sum::<usize>() != total {
+                return Err(format!("p{slot}: {census:?} wait, {waiting:?} should"));
+            }
+            for (state, n) in census.into_iter().filter(|(state, _)| *state != "elsewhere") {
+                match state {
+                    "gated" | "refused" => drop(sums.insert(state, n)),
+                    _ => *sums.entry(state).or_default() += n,
+                }
+            }
+        }
+        if sums != *waiting {
+            return Err(format!("{sums:?} wait, {waiting:?} should"));
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ mod peers;
 mod preemption;
 mod process;
 mod quotas;
+mod replicas;
 mod reports;
 mod requests;
 mod sim;

@@ -118,19 +118,19 @@ impl Sim {
 
     /// At rest: no room is reserved, and no waiting pod could preempt.
     pub fn judge_preemption(&self, cold: &mut Scheduler) -> Step {
-        for (slot, process) in self.processes.iter().enumerate() {
+        for (slot, process) in self.running() {
             let scheduler = &process.scheduler;
             if let Some((uid, node)) = scheduler.nominated_pods().next() {
                 return Err(format!("p{slot} keeps room on {node} for {uid}"));
             }
         }
         // A cold start holds no pod back.
-        let census = &self.processes[self.leader.ok_or("no leader")?].scheduler.census();
-        if census.contains_key("held back") {
+        let waits = |state| self.placing().iter().any(|(_, it)| it.scheduler.census().contains_key(state));
+        if waits("held back") {
             return Ok(());
         }
         // A cold start queues the pods of a quota in another order, and may admit others first.
-        let ordered = census.contains_key("over quota");
+        let ordered = waits("over quota");
         let alone = |eviction: &Eviction| {
             let preemptor = &eviction.preemptor;
             let pod = self.cluster.store.get(&preemptor.namespace, &preemptor.name);

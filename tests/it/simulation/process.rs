@@ -18,6 +18,7 @@ use super::dice::Dice;
 use super::guard::GuardSettings;
 use super::holds::Hold;
 use super::objects::{self, ObjectKey};
+use super::replicas::{Member, ReplicaSettings};
 
 /// A process by its index and its number of starts there: late messages to an earlier start are lost.
 pub type Who = (usize, u32);
@@ -30,6 +31,7 @@ pub struct Process {
     /// Of pods, of nodes and of other objects.
     pub watches: [Watch; 3],
     pub shadow: Shadow,
+    pub member: Member,
     /// Budgets of the dry runs among which victims are chosen now; `None`: the known ones.
     pub dry_run_budgets: Option<Budgets>,
 }
@@ -186,6 +188,8 @@ pub struct Settings {
     pub budgets: bool,
     /// The API server lets berth review the binds of all clients.
     pub guard: Option<GuardSettings>,
+    /// Several processes place pods at once.
+    pub replicas: Option<ReplicaSettings>,
 }
 
 impl Settings {
@@ -214,6 +218,7 @@ impl Settings {
             budgets: dice.percent(40),
             max_waiting_classes: if dice.percent(30) { 1 + dice.below(3) as usize } else { usize::MAX },
             guard: None,
+            replicas: None,
         }
     }
 
@@ -258,6 +263,7 @@ impl Settings {
             binds: BTreeMap::new(),
             watches: Default::default(),
             shadow: Shadow::default(),
+            member: Member::default(),
             dry_run_budgets: None,
         }
     }

@@ -100,9 +100,10 @@ impl Sim {
         for (uid, condition) in pods.iter().filter_map(|pod| Some((&pod.uid, pod.scheduled.as_ref()?))) {
             conditions.insert(uid.clone(), condition.message.clone());
         }
-        let leader = &self.processes[self.leader.ok_or("no leader")?].scheduler;
-        invariants::conditions_written(leader.reported_messages(), &conditions)
-            .map_err(said("conditions"))?;
+        for (slot, process) in self.placing() {
+            let reported = process.scheduler.reported_messages();
+            invariants::conditions_written(reported, &conditions).map_err(said(&format!("p{slot}")))?;
+        }
         let nominated = pods.iter().find(|pod| pod.node_name.is_none() && pod.nominated_node.is_some());
         if let Some(pod) = nominated.filter(|pod| self.settings.preemption && &*pod.scheduler_name == "berth")
         {

@@ -80,6 +80,9 @@ impl Sim {
                 ));
             }
             self.effected.insert(id);
+            if self.is_active_active() && self.leader != Some(who.0) {
+                self.tally.count("placed by another replica");
+            }
             if is_restarted {
                 self.tally.count("effect after restart");
             }

@@ -18,6 +18,7 @@ use super::dice::Dice;
 use super::gangs::gang_of;
 use super::guard::{GuardSettings, Guards, ReviewStep};
 use super::process::{Answer, Doing, Process, Settings, Who, Worker};
+use super::replicas::{Members, ReplicaSettings, ReplicaStep};
 use super::storage::Storage;
 use super::watches::{Listing, PODS, WATCHES};
 
@@ -47,6 +48,7 @@ pub enum Event {
     /// The answer to a read, and the time at which the read was sent.
     Told(Who, u64, Truth, Duration),
     Lead(usize),
+    Replica(Who, ReplicaStep),
     Up,
     /// The pod's grace period is over, or its node is gone.
     Remove(Box<Pod>),
@@ -94,7 +96,7 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 64] = [
+        const EXPECTED: [&str; 73] = [
             "evicted",
             "eviction refused",
             "evicted for a gang",
@@ -122,6 +124,15 @@ impl Tally {
             "relist",
             "restart",
             "handover",
+            "membership lost",
+            "member lost",
+            "member found",
+            "members disagree",
+            "replica started",
+            "review of a replica",
+            "placed by another replica",
+            "placed by two replicas",
+            "review of a replica refused",
             "list compared",
             "left a deleted node",
             "relabelled",
@@ -184,6 +195,7 @@ pub struct Sim {
     pub disruptions: DisruptionController,
     pub storage: Storage,
     pub guards: Guards,
+    pub members: Members,
     /// Binds that were given up: they must not take effect any more.
     pub given_up: BTreeSet<u64>,
     /// Binds that took effect.
@@ -203,10 +215,19 @@ pub struct Sim {
 impl Sim {
     pub fn new(seed: u64, tracing: bool) -> Self {
         let mut load = Dice::new(seed, 0);
-        let guard = GuardSettings::draw(&mut Dice::new(seed, 5));
-        let settings = Settings { guard, ..Settings::draw(&mut load) };
-        let strict = load.percent(35);
-        let processes = if !strict && load.percent(40) { 2 } else { 1 };
+        let mut guard = GuardSettings::draw(&mut Dice::new(seed, 5));
+        let replicas = ReplicaSettings::draw(&mut Dice::new(seed, 7)).filter(|_| guard.is_some());
+        let drawn = Settings::draw(&mut load);
+        let strict = load.percent(35) && replicas.is_none();
+        if let Some(guard) = guard.as_mut().filter(|_| replicas.is_some()) {
+            guard.fail = true;
+        }
+        let processes = match &replicas {
+            Some(replicas) => replicas.count,
+            None if !strict && load.percent(40) => 2,
+            None => 1,
+        };
+        let settings = Settings { guard, replicas, ..drawn };
         let mut sim = Sim::of(seed, load, settings, (strict, processes), tracing);
         sim.chaos_left = 40 + sim.load.below(80) as u32;
         sim.at(Duration::ZERO, Event::Chaos);
@@ -237,6 +258,7 @@ impl Sim {
             disruptions: DisruptionController::default(),
             storage: Storage::new(seed),
             guards: Guards::default(),
+            members: Members::new(seed),
             given_up: BTreeSet::new(),
             effected: BTreeSet::new(),
             ever_bound: BTreeMap::new(),
@@ -342,7 +364,8 @@ impl Sim {
 
     /// Returns the process, if it was not restarted.
     pub fn process(&mut self, who: Who) -> Option<&mut Process> {
-        self.processes.get_mut(who.0).filter(|process| process.life == who.1)
+        let is_there = |process: &&mut Process| process.life == who.1 && !process.member.is_down;
+        self.processes.get_mut(who.0).filter(is_there)
     }
 
     fn step(&mut self) -> Step {
@@ -377,6 +400,7 @@ impl Sim {
             Event::Read(who, id) => self.read(who, id),
             Event::Told(who, id, truth, asked) => self.told(who, id, truth, asked)?,
             Event::Lead(slot) => self.lead(slot)?,
+            Event::Replica(who, step) => self.replica_step(who, step)?,
             Event::Evict(who, eviction) => self.evict(who, *eviction)?,
             Event::CountBudgets => self.count_budgets(),
             Event::Nominate(pod, node) => self.nominate(pod, node),
@@ -399,6 +423,7 @@ impl Sim {
             }
         }
         self.end_catching_up()?;
+        self.end_catching_up_of_members()?;
         for event in &self.cluster.pod_log[seen[PODS]..] {
             if let PodEvent::Applied(pod) = event
                 && let Some(gang) = gang_of(pod).filter(|_| pod.node_name.is_some())
@@ -427,17 +452,26 @@ impl Sim {
         if self.settings.guard.is_some() {
             self.after(S, Event::LookAfterHolds(who));
         }
+        self.join_replicas(slot);
     }
 
     pub fn restart(&mut self, slot: usize) {
+        if self.is_active_active() {
+            return self.end_replica(slot);
+        }
         self.tally.count("restart");
-        let (life, seed) = (self.processes[slot].life + 1, self.interleaving.any());
-        self.processes[slot] = self.settings.process(life, seed);
+        self.replace_process(slot);
         self.start_process(slot);
         if self.leader == Some(slot) {
             self.leader = None;
             self.elect();
         }
+    }
+
+    /// Replaces a process by a new one, which has not started yet.
+    pub fn replace_process(&mut self, slot: usize) {
+        let (life, seed) = (self.processes[slot].life + 1, self.interleaving.any());
+        self.processes[slot] = self.settings.process(life, seed);
     }
 
     /// Schedules an election.
@@ -456,6 +490,10 @@ impl Sim {
         if self.leader.is_some() {
             return Ok(());
         }
+        if self.processes[slot].member.is_down {
+            self.elect();
+            return Ok(());
+        }
         self.note(|| format!("p{slot} leads"));
         self.leader = Some(slot);
         if self.settings.guard.is_some() {
@@ -470,7 +508,9 @@ impl Sim {
         if let Some(slot) = self.leader.take() {
             self.tally.count("handover");
             self.note(|| format!("p{slot} leads no more"));
-            self.processes[slot].scheduler.set_leading(false);
+            if !self.is_active_active() {
+                self.processes[slot].scheduler.set_leading(false);
+            }
             self.elect();
         }
     }
@@ -619,6 +659,10 @@ impl Sim {
             self.judge_commit(who, &binding)?;
         }
         self.judge_claims(who, &binding)?;
+        let is_bound = |process: &Process| process.binds.values().any(|(other, _)| other.uid == binding.uid);
+        if self.is_active_active() && self.processes.iter().any(is_bound) {
+            self.tally.count("placed by two replicas");
+        }
         self.next_bind += 1;
         let id = self.next_bind;
         let process = &mut self.processes[who.0];
