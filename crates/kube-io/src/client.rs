@@ -123,10 +123,12 @@ pub(crate) fn request(method: Method, path: &str) -> http::request::Builder {
     request_within(SERVER_TIMEOUT, method, path)
 }
 
+/// `path` may have a query.
 fn request_within(timeout: Duration, method: Method, path: &str) -> http::request::Builder {
+    let and = if path.contains('?') { '&' } else { '?' };
     Request::builder()
         .method(method)
-        .uri(format!("{path}?timeout={}ms", timeout.as_millis()))
+        .uri(format!("{path}{and}timeout={}ms", timeout.as_millis()))
         .header(header::ACCEPT, "application/json")
 }
 

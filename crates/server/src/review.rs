@@ -39,6 +39,8 @@ pub struct ReviewRequest<'a> {
     /// The user that sent the request to the API server.
     #[serde(default)]
     pub user_info: UserInfo,
+    #[serde(default)]
+    options: Option<RequestOptions>,
     #[serde(borrow, default)]
     object: Option<&'a RawValue>,
 }
@@ -47,6 +49,12 @@ pub struct ReviewRequest<'a> {
 #[serde(default)]
 pub struct UserInfo {
     pub username: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RequestOptions {
+    field_manager: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -71,6 +79,11 @@ impl<'a> ReviewRequest<'a> {
             ));
         }
         review.request.ok_or_else(|| "the AdmissionReview has no request".to_owned())
+    }
+
+    /// Returns the field manager that the client named; empty if it named none.
+    pub fn field_manager(&self) -> &str {
+        self.options.as_ref().map_or("", |options| &options.field_manager)
     }
 
     /// Returns the JSON of the object that is created as a pod or in a subresource of pods; `None` for all other requests.
@@ -151,6 +164,19 @@ mod tests {
         };
         assert_eq!(of("pods", "CREATE").as_deref(), Some(r#"{"spec":{}}"#));
         assert_eq!((of("pods", "UPDATE"), of("nodes", "CREATE")), (None, None));
+    }
+
+    #[test]
+    fn a_request_may_name_its_field_manager() {
+        let of = |options: Value| {
+            let request = json!({"uid": "r", "options": options});
+            let review = json!({"apiVersion": API_VERSION, "kind": KIND, "request": request}).to_string();
+            ReviewRequest::read(review.as_bytes()).expect("understood").field_manager().to_owned()
+        };
+        let named =
+            json!({"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1", "fieldManager": "berth-1"});
+        assert_eq!(of(named), "berth-1");
+        assert_eq!((of(json!({"kind": "CreateOptions"})), of(Value::Null)), (String::new(), String::new()));
     }
 
     #[test]

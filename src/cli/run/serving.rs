@@ -66,10 +66,10 @@ pub(super) fn routes(
         let binder = Binder::new(engine.clone(), store.clone(), reader.clone(), counters, forward.clone());
         Arc::new(Extender::new(judge.clone(), binder, histograms.clone(), &config.extender))
     });
-    let guard = config
-        .guard
-        .enabled
-        .then(|| Arc::new(Guard::new(engine.clone(), reader, histograms.clone(), forward, &config.guard)));
+    let guard = config.guard.enabled.then(|| {
+        let (engine, histograms, manager) = (engine.clone(), histograms.clone(), store.field_manager());
+        Arc::new(Guard::new(engine, reader, histograms, forward, manager, &config.guard))
+    });
     if let Some(guard) = guard.clone() {
         let (store, client) = (store.clone(), Client::try_from(cluster.clone())?);
         tasks.spawn("held room", async move { guard.maintain_holds(store, client).await });

@@ -3,6 +3,7 @@
 //! Source of the semantics: upstream `pkg/registry/core/pod/storage/storage.go`, `BindingREST`.
 
 use berth_scheduler::placement::{Binding, PlacementStore, Reply, Truth};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub struct KubeStore {
     /// Reads pods; not fenced, since reading needs no leadership.
     reader: Client,
     server_timeout: Duration,
+    /// Names this process in its binds: the guard of another replica must not take one for its own.
+    field_manager: Arc<str>,
 }
 
 impl KubeStore {
@@ -32,18 +35,24 @@ impl KubeStore {
     /// When no client can be built from `config`.
     pub fn new(config: ::kube::Config, fence: Option<&Fence>) -> ::kube::Result<Self> {
         let reader = client::without_retries(config.clone())?;
-        Ok(match fence {
-            Some(fence) => {
-                KubeStore { writer: fence.client(config)?, reader, server_timeout: fence.server_timeout() }
-            }
-            None => KubeStore { writer: reader.clone(), reader, server_timeout: client::SERVER_TIMEOUT },
-        })
+        let (writer, server_timeout) = match fence {
+            Some(fence) => (fence.client(config)?, fence.server_timeout()),
+            None => (reader.clone(), client::SERVER_TIMEOUT),
+        };
+        let run = RandomState::new().hash_one(std::process::id());
+        Ok(KubeStore { writer, reader, server_timeout, field_manager: format!("berth-{run:016x}").into() })
+    }
+
+    /// Returns the field manager that the binds of this process name; no other process has it.
+    pub fn field_manager(&self) -> &str {
+        &self.field_manager
     }
 }
 
 impl PlacementStore for KubeStore {
     async fn bind(&self, binding: &Binding) -> Reply {
-        let path = format!("/api/v1/namespaces/{}/pods/{}/binding", binding.namespace, binding.name);
+        let (namespace, name, manager) = (&binding.namespace, &binding.name, &self.field_manager);
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/binding?fieldManager={manager}");
         let body = BindingBody::of(binding);
         let request =
             client::json_request_within(self.server_timeout, Method::POST, &path, "application/json", &body);
@@ -202,7 +211,8 @@ mod tests {
         F: Future<Output = Result<Response<Body>, &'static str>> + Send + 'static,
     {
         let client = Client::new(tower::service_fn(answer), "default");
-        KubeStore { writer: client.clone(), reader: client, server_timeout: client::SERVER_TIMEOUT }
+        let (writer, field_manager) = (client.clone(), "berth-1".into());
+        KubeStore { writer, reader: client, server_timeout: client::SERVER_TIMEOUT, field_manager }
     }
 
     fn response(status: u16, body: &str) -> Result<Response<Body>, &'static str> {
@@ -239,9 +249,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bind_request_carries_the_uid_and_a_deadline_for_the_server() {
+    async fn a_bind_request_carries_the_uid_its_process_and_a_deadline_for_the_server() {
         let store = store(|request| async {
-            assert_eq!(request.uri(), "/api/v1/namespaces/default/pods/web-0/binding?timeout=10000ms");
+            assert_eq!(
+                request.uri(),
+                "/api/v1/namespaces/default/pods/web-0/binding?fieldManager=berth-1&timeout=10000ms"
+            );
             let body = request.into_body().collect_bytes().await.expect("whole");
             let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
             assert_eq!(

@@ -44,8 +44,9 @@ struct Hold {
 /// Who requests a bind from the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requester {
-    /// A berth process.
-    Berth,
+    /// This process.
+    ThisProcess,
+    /// Another client, which may be another replica.
     Other,
 }
 

@@ -59,6 +59,8 @@ pub struct Guard {
     pub require_client_certificate: bool,
     /// The user name that the API server authenticates berth as, once known.
     own_user: OnceLock<String>,
+    /// The field manager that this process names in its binds.
+    field_manager: String,
     created: CreatedPods,
     slots: Semaphore,
     last_warning: Mutex<Option<Instant>>,
@@ -74,6 +76,7 @@ impl Guard {
         reader: PodReader,
         histograms: Histograms,
         forward: Forward,
+        field_manager: &str,
         config: &config::GuardConfig,
     ) -> Self {
         let slots = Semaphore::new(REVIEWS_AT_ONCE);
@@ -86,6 +89,7 @@ impl Guard {
             hold: config.hold.get(),
             require_client_certificate: config.require_client_certificate,
             own_user: OnceLock::new(),
+            field_manager: field_manager.to_owned(),
             created: CreatedPods::default(),
             slots,
             last_warning: Mutex::default(),
@@ -97,11 +101,13 @@ impl Guard {
         request: &review::ReviewRequest<'_>,
         subject: &ReviewSubject,
     ) -> GuardVerdict {
-        // The API server gives up berth's own requests sooner than those of other clients.
-        let is_own = self.own_user.get().is_some_and(|own| *own == request.user_info.username);
-        let requester = if is_own { Requester::Berth } else { Requester::Other };
+        // The API server gives up requests of berth sooner than those of other clients.
+        let is_of_berth = self.own_user.get().is_some_and(|own| *own == request.user_info.username);
+        // All replicas are one user.
+        let is_own = is_of_berth && request.field_manager() == self.field_manager;
+        let requester = if is_own { Requester::ThisProcess } else { Requester::Other };
         let dry_run = request.dry_run.unwrap_or(false);
-        let hold = (!dry_run).then_some(if is_own { LATE_EFFECT.min(self.hold) } else { self.hold });
+        let hold = (!dry_run).then_some(if is_of_berth { LATE_EFFECT.min(self.hold) } else { self.hold });
         match subject {
             ReviewSubject::Other => Ok(None),
             ReviewSubject::Placed(pod) => {

@@ -299,7 +299,7 @@ fn a_hold_for_our_own_late_request_ends_when_the_store_says_that_it_has_no_effec
 
 #[test]
 fn when_our_own_bind_fails_the_room_stays_that_of_another_client_that_binds_the_pod_there() {
-    for (requester, cpu, held) in [(Requester::Other, 1000, 1), (Requester::Berth, 0, 0)] {
+    for (requester, cpu, held) in [(Requester::Other, 1000, 1), (Requester::ThisProcess, 0, 0)] {
         let mut bench = guard(&["a"]);
         bench.apply(pod("p", 1000));
         bench.work();
