@@ -39,10 +39,11 @@ pub enum Client {
 }
 
 impl Client {
-    pub fn requester(self) -> Requester {
+    /// Returns who requests it, as the guard of process `guard` sees it.
+    pub fn requester(self, guard: Who) -> Requester {
         match self {
-            Client::Berth { .. } => Requester::Berth,
-            Client::Other { .. } | Client::DryRun => Requester::Other,
+            Client::Berth { who, .. } if who == guard => Requester::ThisProcess,
+            Client::Berth { .. } | Client::Other { .. } | Client::DryRun => Requester::Other,
         }
     }
 }
@@ -173,6 +174,10 @@ impl Sim {
         if self.now > latest || !self.cluster.up {
             self.end_request(id, Reply::Unknown("the request has timed out".into()));
             return Ok(());
+        }
+        let is_there = |pod: Pod| pod.uid == binding.uid && pod.node_name.is_none() && !pod.deleting;
+        if self.cluster.store.get(&binding.namespace, &binding.name).is_some_and(is_there) {
+            self.judge_hold(&binding, grant)?;
         }
         match client {
             Client::Berth { who, id: bind, back } => {

@@ -166,13 +166,8 @@ impl Sim {
             Client::Berth { .. } => Some(now + LATE_EFFECT.min(hold)),
             Client::Other { .. } => Some(now + hold),
         };
-        let requester = request.client.requester();
-        // One of another replica may be carried out when that of the guard's process has failed.
-        let is_own = match request.client {
-            Client::Berth { who: from, .. } => self.settings.replicas.is_none() || from == who,
-            Client::Other { .. } | Client::DryRun => false,
-        };
-        let is_of_replica = requester == Requester::Berth && !is_own;
+        let requester = request.client.requester(who);
+        let is_of_replica = matches!(request.client, Client::Berth { who: from, .. } if from != who);
         let pod = request.placed.clone().or(read);
         let Some(process) = self.process(who) else {
             self.answer(id, Err("connection reset".into()));
@@ -206,7 +201,10 @@ impl Sim {
         let verdict = match review {
             _ if !is_same_term => Err("leadership was lost during the review".into()),
             BindReview::Refused(why) => Ok(GuardAnswer::Refused(why.to_string())),
-            _ => Ok(GuardAnswer::Allowed(Grant { term, until: until.filter(|_| !is_own || !is_assumed) })),
+            _ => Ok(GuardAnswer::Allowed(Grant {
+                term,
+                until: until.filter(|_| requester == Requester::Other || !is_assumed),
+            })),
         };
         self.answer(id, verdict);
         Ok(())
@@ -244,6 +242,20 @@ impl Sim {
         match grant.until {
             Some(until) => self.now < until,
             None => leader.is_some_and(|shadow| shadow.is_assumed(&binding.uid, &binding.node)),
+        }
+    }
+
+    /// A request takes effect: the guard that allowed it holds its room.
+    pub fn judge_hold(&self, binding: &Binding, grant: Option<Grant>) -> Step {
+        let guard = self.leader.filter(|_| self.guards.catching_up.is_none());
+        let Some(guard) = guard.filter(|_| self.is_guarded(binding, grant)) else {
+            return Ok(());
+        };
+        let (uid, node) = (&binding.uid, &binding.node);
+        let shadow = &self.processes[guard].shadow;
+        match shadow.is_assumed(uid, node) || shadow.holds.contains_key(&(uid.clone(), node.clone())) {
+            true => Ok(()),
+            false => Err(format!("I2 violated: {uid} is bound to {node}, and p{guard} holds no room there")),
         }
     }
 
