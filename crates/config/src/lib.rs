@@ -56,8 +56,9 @@ pub struct Config {
     #[schemars(range(min = 0, max = 64))]
     pub agents: u32,
 
-    /// Memory for the ranked lists of one agent, in MiB. A list takes about 13 bytes per node; the least
-    /// recently used lists are evicted first.
+    /// Memory for the ranked lists of one agent, in MiB. Classes that differ only in images, spread and pod affinity
+    /// share a list of some 20 bytes a node, and each adds some 60 bytes a node that has its images or pods that it
+    /// looks at; the least recently used lists are evicted first.
     #[serde(rename = "cacheMemoryMiB", deserialize_with = "whole_number")]
     #[schemars(range(min = 16, max = 65536))]
     pub cache_memory_mib: u32,

@@ -1,9 +1,10 @@
 //! The cache levels of an agent: ranked lists by class, common lists of classes, and below them rule objects by rule and trait.
 //!
-//! While a list is cached, its common list and its rule objects are pinned; a common list goes with its last list. Over the memory
-//! limit the least recently used entries are evicted: first lists over the budget of their policy, then rule objects that no list
-//! pins, then lists. Entries unused for longer than the age limit are evicted too (Kamino, section 5). Lists that are built in the turn of a pod that
-//! was held back (`scheduler/crowds.rs`) evict no others: each takes the place of the one before.
+//! While a list is cached, its common list and its rule objects are pinned; a common list goes with its last list. Over
+//! the memory limit the least recently used entries are evicted: first lists over the budget of their policy, then rule
+//! objects that no list pins, then lists. Entries unused for longer than the age limit are evicted too (Kamino, section
+//! 5). Lists that are built in the turn of a pod that was held back (`scheduler/crowds.rs`) evict no others: each takes
+//! the place of the one before.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,9 +13,9 @@ use std::time::Duration;
 use super::Part;
 use super::common::{CommonList, ListObjects, ListSources};
 use super::domains::{Domains, TopologyId};
-use super::list::{Ranked, RankedList};
+use super::list::{RankedList, WholeList};
 use super::object::RuleObject;
-use super::scoped::{Ground, Scoped};
+use super::scoped::{CommonGround, Scoped};
 use super::view::View;
 use crate::class::{Class, ClassId, TraitId};
 use crate::inventory::Revision;
@@ -152,7 +153,7 @@ impl Cache {
         domains: &mut Domains,
         now: Duration,
         mut lap: impl FnMut(Part),
-    ) -> Ranked<'_> {
+    ) -> WholeList<'_> {
         self.expire(now, domains);
         self.uses += 1;
         let used = Used { order: self.uses, at: now };
@@ -181,7 +182,7 @@ impl Cache {
             lap(Part::ListMiss);
         }
         let entry = &self.lists[&id];
-        Ranked::new(&entry.list, &self.commons[&entry.common].list)
+        WholeList::new(&entry.list, &self.commons[&entry.common].list)
     }
 
     /// Repairs or builds the common list of `class` for one more list, and returns its key. The rule objects of the class, apart from
@@ -204,7 +205,7 @@ impl Cache {
             lap(Part::CommonHit);
             return key;
         }
-        let ground = Ground::acquire(common, coarse, domains, view);
+        let ground = CommonGround::acquire(common, coarse, domains, view);
         self.pin_objects(common, view, used, &mut |_| {});
         let objects = objects_of(&self.objects, common);
         let list = CommonList::build(common, ground, ListSources { salt: self.salt, objects, view, domains });
@@ -347,11 +348,11 @@ impl Cache {
     }
 
     /// Returns the cached list of a class, which must have been refreshed since the view changed.
-    pub fn peek(&self, class: ClassId) -> Option<Ranked<'_>> {
+    pub fn peek(&self, class: ClassId) -> Option<WholeList<'_>> {
         let entry = self.lists.get(&class)?;
         let common = &self.commons.get(&entry.common)?.list;
         debug_assert_eq!(entry.list.revision(), common.revision(), "the list is behind its common list");
-        Some(Ranked::new(&entry.list, common))
+        Some(WholeList::new(&entry.list, common))
     }
 
     /// Prepares for the use of the list of `class`, in a turn or otherwise.

@@ -6,7 +6,7 @@
 use super::cells::{CellLayout, CellPosition};
 use super::domains::Domains;
 use super::object::RuleObject;
-use super::scoped::Ground;
+use super::scoped::CommonGround;
 use super::tree::WinnerTree;
 use super::view::View;
 use crate::class::Class;
@@ -42,7 +42,7 @@ impl ListSources<'_> {
     }
 }
 
-/// Ranked nodes of the classes with one common part, as of one revision.
+/// WholeList nodes of the classes with one common part, as of one revision.
 ///
 /// Without coarse topologies there is one cell, and a node's position in it is its id. Otherwise nodes with the same
 /// coarse domains form a cell with a tree of its own (`cells.rs` has the positions). The rules over coarse domains are
@@ -50,7 +50,7 @@ impl ListSources<'_> {
 #[derive(Debug)]
 pub struct CommonList {
     class: Arc<Class>,
-    ground: Ground,
+    ground: CommonGround,
     cells: Vec<Cell>,
     revision: Revision,
 }
@@ -86,8 +86,8 @@ fn with_room(nodes: usize) -> usize {
 }
 
 impl CommonList {
-    /// Ranks every node for a class that is the common part of others. `ground` is the result of `Ground::acquire` for it.
-    pub fn build(class: &Arc<Class>, ground: Ground, from: ListSources) -> Self {
+    /// Ranks every node for a class that is the common part of others. `ground` is the result of `CommonGround::acquire` for it.
+    pub fn build(class: &Arc<Class>, ground: CommonGround, from: ListSources) -> Self {
         let revision = from.view.revision();
         let mut list = CommonList { class: class.clone(), ground, cells: Vec::new(), revision };
         list.rebuild(from);
@@ -124,7 +124,7 @@ impl CommonList {
     }
 
     /// Returns what it keeps of the domains, to be released.
-    pub fn into_ground(self) -> Ground {
+    pub fn into_ground(self) -> CommonGround {
         self.ground
     }
 

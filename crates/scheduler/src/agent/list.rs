@@ -1,4 +1,4 @@
-//! Ranked lists: all nodes in order of preference for one class (the top cache level).
+//! WholeList lists: all nodes in order of preference for one class (the top cache level).
 //!
 //! A list is a common list, which ranks all nodes by what concerns each alone, and the exceptions of the class: the few nodes that its
 //! images, or pods which it looks at, make better, worse or invalid. All other nodes are alike in these respects ([`Plain`]).
@@ -280,14 +280,14 @@ impl RankedList {
 
 /// A list with its common part, both as of one revision.
 #[derive(Debug, Clone, Copy)]
-pub struct Ranked<'a> {
+pub struct WholeList<'a> {
     list: &'a RankedList,
     common: &'a CommonList,
 }
 
-impl<'a> Ranked<'a> {
+impl<'a> WholeList<'a> {
     pub fn new(list: &'a RankedList, common: &'a CommonList) -> Self {
-        Ranked { list, common }
+        WholeList { list, common }
     }
 
     fn class(&self) -> &'a Class {

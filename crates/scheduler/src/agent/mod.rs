@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cache::{CacheChange, CacheLimits, CacheStats};
-pub use list::Ranked;
+pub use list::WholeList;
 pub use tree::WinnerTree;
 pub use view::View;
 
@@ -215,7 +215,7 @@ impl Agent {
     }
 
     /// Returns the cached list of a class without repairing it.
-    pub fn list(&self, class: ClassId) -> Option<Ranked<'_>> {
+    pub fn list(&self, class: ClassId) -> Option<WholeList<'_>> {
         self.cache.peek(class)
     }
 }

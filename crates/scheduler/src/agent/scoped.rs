@@ -55,7 +55,7 @@ impl DomainCount {
 
 /// What a common list keeps of the domains.
 #[derive(Debug, Default)]
-pub struct Ground {
+pub struct CommonGround {
     topologies: Vec<TopologyId>,
     /// The cells, if any topology is coarse.
     layout: Option<LayoutId>,
@@ -63,17 +63,17 @@ pub struct Ground {
     limit: Option<TopologyId>,
 }
 
-impl Ground {
-    /// Returns the ground of a common list for classes with these coarse topologies, to be given back with [`Ground::release`].
-    pub fn acquire(class: &Class, coarse: &[TopologyId], domains: &mut Domains, view: &View) -> Ground {
+impl CommonGround {
+    /// Returns the ground of a common list for classes with these coarse topologies, to be given back with [`CommonGround::release`].
+    pub fn acquire(class: &Class, coarse: &[TopologyId], domains: &mut Domains, view: &View) -> CommonGround {
         let limit = class.placement.limit.as_ref().and_then(|limit| limit.topology_key.as_ref());
         if coarse.is_empty() && limit.is_none() {
-            return Ground::default();
+            return CommonGround::default();
         }
         domains.wake(view);
         let limit = limit.map(|key| domains.topology(&TopologyKey::Label(key.clone())));
         coarse.iter().for_each(|topology| domains.keep_topology(*topology));
-        Ground {
+        CommonGround {
             topologies: coarse.iter().copied().chain(limit).collect(),
             layout: (!coarse.is_empty()).then(|| domains.layout(coarse)),
             limit: limit.filter(|limit| !coarse.contains(limit)),
