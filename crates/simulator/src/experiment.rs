@@ -90,9 +90,9 @@ impl Experiment {
         cpu.max(share(peak.memory, all.memory)).max(share(peak.pods, all.pods))
     }
 
-    /// Returns the size of one ranked list.
+    /// Returns the size of one ranked list that shares nothing.
     pub fn bytes_per_list(&self) -> usize {
-        sizes_for(&self.nodes).list.max(1)
+        sizes_for(&self.nodes).alone()
     }
 
     fn limits(&self) -> CacheLimits {

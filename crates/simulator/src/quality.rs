@@ -19,6 +19,13 @@ pub struct CacheSizes {
     pub object: usize,
 }
 
+impl CacheSizes {
+    /// Returns the size of a list that shares nothing.
+    pub fn alone(&self) -> usize {
+        (self.list + self.common).max(1)
+    }
+}
+
 /// One shadow cache per agent.
 pub struct CacheQuality {
     costs: Costs,

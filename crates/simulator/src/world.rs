@@ -126,7 +126,7 @@ impl Setup {
     pub fn slots(&self) -> usize {
         match self.cache.bytes {
             usize::MAX => self.cache.slots,
-            bytes => self.cache.slots.min(bytes / sizes_for(&self.nodes).list.max(1)),
+            bytes => self.cache.slots.min(bytes / sizes_for(&self.nodes).alone()),
         }
     }
 
