@@ -176,8 +176,12 @@ pub struct Classifier {
     /// Classes in order of creation, to evict unused ones first.
     order: VecDeque<Arc<Class>>,
     next_class: u64,
+    next_common: u64,
     next_trait: u64,
 }
+
+/// Bit of the ids of common parts, so that they do not change those of classes.
+const COMMON: u64 = 1 << 63;
 
 /// Maximum number of unused classes: a Deployment that scales up later finds its ranked lists.
 const MOST_UNUSED: usize = 4096;
@@ -251,10 +255,18 @@ impl Classifier {
                 traits[rule.index()] = Some(self.trait_id(value));
             }
         }
-        self.next_class += 1;
+        let id = match common {
+            Some(_) => {
+                self.next_class += 1;
+                ClassId(self.next_class)
+            }
+            None => {
+                self.next_common += 1;
+                ClassId(COMMON | self.next_common)
+            }
+        };
         let ClassKey { spec, selected_by, self_affine, priority, placement, hints } = key.clone();
         let tolerates_unschedulable = crate::rules::tolerates_unschedulable(&spec.tolerations);
-        let id = ClassId(self.next_class);
         Arc::new(Class {
             id,
             spec,
