@@ -167,7 +167,6 @@ impl Cache {
             self.shrink(id, domains);
             lap(Part::ListHit);
         } else {
-            domains.advance(view);
             self.pin_objects(class, view, used, &mut lap);
             let scoped = Scoped::acquire(class, domains, view);
             let common = self.share_common(class, scoped.as_ref(), view, domains, used, &mut lap);
@@ -290,13 +289,15 @@ impl Cache {
     /// Repairs the list of `class`, its common list and its rule objects if it is cached. Does not count as a use.
     pub fn refresh(&mut self, class: ClassId, view: &View, domains: &mut Domains) -> bool {
         domains.advance(view);
-        let Some(mut entry) = self.lists.remove(&class) else {
-            return false;
-        };
-        if entry.list.revision() != view.revision() {
-            self.refresh_entry(&mut entry, view, domains);
+        match self.lists.get(&class) {
+            None => return false,
+            Some(entry) if entry.list.revision() == view.revision() => return true,
+            Some(_) => {}
         }
-        self.lists.insert(class, entry);
+        if let Some(mut entry) = self.lists.remove(&class) {
+            self.refresh_entry(&mut entry, view, domains);
+            self.lists.insert(class, entry);
+        }
         true
     }
 
@@ -414,18 +415,19 @@ impl Cache {
             return;
         };
         let of_policy = |class: &Class| class.placement == placement;
-        let theirs = self.lists_by_use.values();
-        let theirs: Vec<ClassId> =
-            theirs.copied().filter(|class| of_policy(&self.lists[class].list.class)).collect();
+        let theirs: Vec<ClassId> = (self.lists_by_use.values().copied())
+            .filter(|class| of_policy(&self.lists[class].list.class))
+            .collect();
+        let lists = theirs.iter().map(|class| self.lists[class].list.bytes());
+        let commons = self.commons.values().filter(|entry| of_policy(entry.list.class()));
+        let mut bytes = lists.chain(commons.map(|entry| entry.list.bytes())).sum::<usize>();
         for class in theirs.into_iter().filter(|class| *class != keep) {
-            let lists = self.lists.values().filter(|entry| of_policy(&entry.list.class));
-            let commons = self.commons.values().filter(|entry| of_policy(entry.list.class()));
-            let bytes = lists.map(|entry| entry.list.bytes()).sum::<usize>()
-                + commons.map(|entry| entry.list.bytes()).sum::<usize>();
             if bytes <= budget {
                 return;
             }
+            let before = self.bytes;
             self.drop_list(class, domains);
+            bytes -= before - self.bytes;
             self.changes.push(CacheChange::ListEvicted(class));
         }
     }

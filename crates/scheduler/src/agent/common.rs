@@ -3,6 +3,8 @@
 //! Classes of one cluster differ mostly in their images and in the pods that they look at. Few nodes have these images or pods; all
 //! others are ranked once, for all classes that ask the same of them (`Class::common`).
 
+use std::sync::Arc;
+
 use super::cells::{CellLayout, CellPosition};
 use super::domains::Domains;
 use super::object::RuleObject;
@@ -12,7 +14,6 @@ use super::view::View;
 use crate::class::Class;
 use crate::inventory::{NodeId, Revision};
 use crate::rules::{self, Answers, CachedRule, Diagnosis, Key, NEUTRAL, Salt};
-use std::sync::Arc;
 
 /// Rule objects that a list is built from, by rule; `None` where a rule does not apply.
 pub type ListObjects<'a> = [Option<&'a RuleObject>; CachedRule::COUNT];
