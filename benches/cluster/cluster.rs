@@ -16,6 +16,7 @@ use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, PostParams};
 use kube::runtime::wait::{await_condition, conditions};
@@ -37,6 +38,8 @@ const CREATIONS_IN_FLIGHT: usize = 48;
 const QUIET_WINDOW: Duration = Duration::from_millis(500);
 const QUIET_CPU_MAX: Duration = Duration::from_millis(40);
 const QUIET_LIMIT: Duration = Duration::from_secs(30);
+/// Flag of kube-apiserver and kube-scheduler for PodGroups, which are alpha.
+pub const POD_GROUP_GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
 const ESTABLISHED_LIMIT: Duration = Duration::from_secs(30);
 
 pub struct Cluster {
@@ -44,7 +47,7 @@ pub struct Cluster {
     pub client: Client,
     pub audit_log: PathBuf,
     pub folder: TempDir,
-    workload: &'static Workload,
+    pub workload: &'static Workload,
     size: Size,
 }
 
@@ -58,17 +61,25 @@ impl Cluster {
     ) -> Result<Self> {
         progress.set_message("starting");
         let folder = tempfile::tempdir()?;
-        let (api_server_args, audit_log) = audit::prepare(folder.path())?;
+        let (mut api_server_args, audit_log) = audit::prepare(folder.path())?;
+        if workload.pod_groups {
+            api_server_args.push("--runtime-config=scheduling.k8s.io/v1alpha2=true".to_owned());
+            api_server_args.push(POD_GROUP_GATES.to_owned());
+        }
         let control_plane = ControlPlane::start(Options { api_server_args, ..Options::default() }).await?;
         let client = control_plane.client();
         progress.set_message("creating nodes");
         let nodes = (0..size.nodes).map(|index| workload.node_json(index));
         create::<Node>(&Api::all(client.clone()), nodes, progress).await?;
-        let allocations = workload.allocations(workload.pod_count(size.pods));
-        if allocations.len() > 0 {
-            progress.set_message("creating allocations");
-            install(&client, berth_crds::crds()).await?;
-            create::<Allocation>(&Api::default_namespaced(client.clone()), allocations, progress).await?;
+        let gangs = workload.gangs(workload.pod_count(size.pods));
+        if gangs.len() > 0 {
+            progress.set_message("creating gangs");
+            if workload.pod_groups {
+                create::<PodGroup>(&Api::default_namespaced(client.clone()), gangs, progress).await?;
+            } else {
+                install(&client, berth_crds::crds()).await?;
+                create::<Allocation>(&Api::default_namespaced(client.clone()), gangs, progress).await?;
+            }
         }
         if workload.lived_in {
             progress.set_message("creating namespaces, controllers and Services");

@@ -43,7 +43,7 @@ struct Options {
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(3..=100_000))]
     nodes: u32,
     /// Pods that wait when the scheduler starts.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     pods: u32,
     /// Number of runs of each measurement, in turn; the table has medians.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -100,6 +100,11 @@ fn run() -> Result<()> {
 
 async fn measure_all(options: Options) -> Result<()> {
     let workloads = choose_workloads(&options.workload)?;
+    if options.subjects.contains(&Subject::BerthWithFeatures)
+        && let Some(other) = workloads.iter().find(|workload| !workload.lived_in)
+    {
+        bail!("berth+features needs the namespaces of --workload lived-in, and cannot run {}", other.name);
+    }
     if let Some(file) = &options.markdown {
         // Fails before half an hour of measuring, not after it.
         report::check_target(file)?;

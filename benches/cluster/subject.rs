@@ -8,7 +8,7 @@ use berth_testenv::Process;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, POD_GROUP_GATES};
 use crate::features;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -87,7 +87,10 @@ impl Subject {
                 let args = args.into_iter().chain(["--config".into(), config.into_os_string()]);
                 Process::start("berth", Path::new(env!("CARGO_BIN_EXE_berth")), args, log.clone())?
             }
-            Subject::KubeScheduler => cluster.control_plane.start_scheduler("").await?,
+            Subject::KubeScheduler => {
+                let gates = cluster.workload.pod_groups.then_some(POD_GROUP_GATES);
+                cluster.control_plane.start_scheduler("", gates.as_slice()).await?
+            }
         };
         Ok(Running { subject: self, process, log })
     }

@@ -28,8 +28,10 @@ pub struct Workload {
     pub mates: Mates,
     /// Nearly all pods are larger than any node; one in eleven fits.
     pub hopeless: bool,
-    /// Pods per allocation, which berth places together or not at all; 0: no allocations.
+    /// Pods per gang, which are placed together or not at all; 0: no gangs.
     pub gang: usize,
+    /// Gangs are PodGroups of Kubernetes, which kube-scheduler knows, too; else they are allocations.
+    pub pod_groups: bool,
     /// Every node is full of a pod of lower priority, which must be evicted for each of the pods.
     pub preempts: bool,
     /// Pods, controllers, Services and bystanders as in [`crate::lived_in`].
@@ -70,6 +72,7 @@ const PLAIN: Workload = Workload {
     mates: Mates::Nothing,
     hopeless: false,
     gang: 0,
+    pod_groups: false,
     preempts: false,
     lived_in: false,
 };
@@ -128,6 +131,13 @@ pub const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload { name: "gangs", about: "one class; allocations of 8 pods each", gang: 8, ..PLAIN },
+    Workload {
+        name: "pod-groups",
+        about: "one class; PodGroups of Kubernetes of 8 pods each",
+        gang: 8,
+        pod_groups: true,
+        ..PLAIN
+    },
     Workload {
         name: "preemption",
         about: "every node is full of one pod of lower priority, without a grace period; a pod for each",
@@ -256,7 +266,11 @@ impl Workload {
         self.add_mates(&mut spec);
         let mut labels = json!({"app": "mates"});
         if let Some(gang) = pod.index.checked_div(self.gang) {
-            labels["gang"] = json!(gang_name(gang));
+            if self.pod_groups {
+                spec["schedulingGroup"] = json!({"podGroupName": gang_name(gang)});
+            } else {
+                labels["gang"] = json!(gang_name(gang));
+            }
         }
         json!({"metadata": {"name": pod_name(pod.index), "labels": labels}, "spec": spec})
     }
@@ -276,17 +290,18 @@ impl Workload {
         })
     }
 
-    /// Returns the allocations of `pods` pods.
-    pub fn allocations(&self, pods: usize) -> impl ExactSizeIterator<Item = Value> {
-        let (gang, gangs) = (self.gang, pods.checked_div(self.gang).unwrap_or(0));
-        (0..gangs).map(move |index| {
+    /// Returns the gangs of `pods` pods: allocations or PodGroups.
+    pub fn gangs(&self, pods: usize) -> impl ExactSizeIterator<Item = Value> {
+        let (size, is_pod_group) = (self.gang, self.pod_groups);
+        (0..pods.checked_div(size).unwrap_or(0)).map(move |index| {
             let name = gang_name(index);
-            json!({
-                "apiVersion": "berth.dev/v1alpha1",
-                "kind": "Allocation",
-                "metadata": {"name": name},
-                "spec": {"minimum": gang, "selector": {"matchLabels": {"gang": name}}},
-            })
+            let (api_version, kind, spec) = if is_pod_group {
+                ("scheduling.k8s.io/v1alpha2", "PodGroup", json!({"schedulingPolicy": {"gang": {"minCount": size}}}))
+            } else {
+                let spec = json!({"minimum": size, "selector": {"matchLabels": {"gang": name}}});
+                ("berth.dev/v1alpha1", "Allocation", spec)
+            };
+            json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": spec})
         })
     }
 

@@ -71,7 +71,7 @@ async fn a_kube_scheduler_places_and_binds_through_berth_beside_pods_of_berth() 
     let berth = Berth::start(&cluster.kubeconfig(), PLAIN);
     berth.await_ready().await;
     let config = extended(&url_of(&berth).await, &json!({}));
-    let _kube_scheduler = cluster.start_scheduler(&config).await.expect("kube-scheduler starts");
+    let _kube_scheduler = cluster.start_scheduler(&config, &[]).await.expect("kube-scheduler starts");
 
     // 20 nodes with room for 40 small pods each. berth binds all pods, so nothing can be overcommitted.
     let small = |prefix, scheduler| Pods { prefix, count: 400, scheduler, ..Pods::default() };
@@ -106,7 +106,7 @@ async fn a_kube_scheduler_that_sends_whole_nodes_gets_them_back() {
     let berth = Berth::start(&cluster.kubeconfig(), PLAIN);
     berth.await_ready().await;
     let config = extended(&url_of(&berth).await, &json!({"nodeCacheCapable": false}));
-    let _kube_scheduler = cluster.start_scheduler(&config).await.expect("kube-scheduler starts");
+    let _kube_scheduler = cluster.start_scheduler(&config, &[]).await.expect("kube-scheduler starts");
     let pods = Pods { count: 50, scheduler: "default-scheduler", ..Pods::default() };
     create_pods(&client, &pods, |_, _| {}).await;
     await_bound(&client, SOON, 50, |_| true).await;
@@ -168,13 +168,13 @@ async fn a_kube_scheduler_is_known_by_its_client_certificate() {
 
     let pods = Pods { count: 20, scheduler: "default-scheduler", ..Pods::default() };
     let wrong =
-        cluster.start_scheduler(&as_client("stranger", &stranger)).await.expect("kube-scheduler starts");
+        cluster.start_scheduler(&as_client("stranger", &stranger, &[])).await.expect("kube-scheduler starts");
     create_pods(&client, &pods, |_, _| {}).await;
     let message = await_message(&client, "default", "pod-0", |message| message.contains("extender")).await;
     assert!(message.contains("code 403"), "{message}");
     drop(wrong);
     let right = as_client("scheduler", &scheduler);
-    let _kube_scheduler = cluster.start_scheduler(&right).await.expect("kube-scheduler starts");
+    let _kube_scheduler = cluster.start_scheduler(&right, &[]).await.expect("kube-scheduler starts");
     await_bound(&client, SOON, 20, |_| true).await;
     await_requests(&berth, "bind", 20.0).await;
     assert_eq!(requests(&berth, "bind", "success").await, 20.0);
@@ -195,7 +195,7 @@ async fn a_preemptor_gets_a_node_that_berth_finds_right_once_its_victims_are_gon
     let berth = Berth::start(&cluster.kubeconfig(), PLAIN);
     berth.await_ready().await;
     let config = extended(&url_of(&berth).await, &json!({}));
-    let _kube_scheduler = cluster.start_scheduler(&config).await.expect("kube-scheduler starts");
+    let _kube_scheduler = cluster.start_scheduler(&config, &[]).await.expect("kube-scheduler starts");
     let low = Pods {
         prefix: "low",
         count: 2,

@@ -210,8 +210,10 @@ impl Shared {
         let result = body(&mut scheduler, began.saturating_duration_since(self.started));
         self.pending_binds.store(scheduler.binds(), Ordering::Relaxed);
         let (actions, term) = (scheduler.take_actions(), scheduler.term());
+        // Before the lock is released, since a waiting thread may take the core at once.
+        let held = began.elapsed();
         drop(scheduler);
-        self.outlet.lock_held(operation, began.elapsed());
+        self.outlet.lock_held(operation, held);
         for action in actions {
             match action {
                 Action::Bind(binding) => self.outlet.bind(binding, term),

@@ -143,6 +143,7 @@ fn api_server_args(
 pub(super) async fn start_scheduler(
     program: &Path,
     config_yaml: &str,
+    flags: &[&str],
     kubeconfig: &Path,
     folder: &Path,
 ) -> Result<Process> {
@@ -164,6 +165,7 @@ pub(super) async fn start_scheduler(
             "--bind-address=127.0.0.1".to_owned(),
             format!("--secure-port={port}"),
         ];
+        let args = args.into_iter().chain(flags.iter().map(|&flag| flag.to_owned()));
         let mut process = Process::start("kube-scheduler", program, args, folder.join("log"))?;
         let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse()?);
         // Its serving certificate is self-signed.

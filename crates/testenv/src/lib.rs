@@ -123,13 +123,13 @@ impl ControlPlane {
     /// dropped.
     ///
     /// `config_yaml` is the rest of a `KubeSchedulerConfiguration` (`profiles:` and so on, or nothing): version, kind,
-    /// a client fast enough for benchmarks and no leader election are added to it.
+    /// a client fast enough for benchmarks and no leader election are added to it. `flags` are further flags, as `--name=value`.
     ///
     /// # Errors
     /// kube-scheduler is missing and cannot be built, or does not become ready.
-    pub async fn start_scheduler(&self, config_yaml: &str) -> Result<Process> {
+    pub async fn start_scheduler(&self, config_yaml: &str, flags: &[&str]) -> Result<Process> {
         let program = find_or_build(&self.environment, Program::KubeScheduler).await?;
-        start_scheduler(&program, config_yaml, &self.kubeconfig(), self.folder.path()).await
+        start_scheduler(&program, config_yaml, flags, &self.kubeconfig(), self.folder.path()).await
     }
 
     /// Starts a real kube-controller-manager as the administrator, with only these controllers. It ends when the returned value is

@@ -74,7 +74,7 @@ async fn kube_scheduler_spends_little_of_its_time_waiting_for_berth() {
     let berth = Berth::start(&cluster.kubeconfig(), PLAIN);
     berth.await_ready().await;
     let config = extended(&url_of(&berth).await, &json!({}));
-    let _kube_scheduler = cluster.start_scheduler(&config).await.expect("kube-scheduler starts");
+    let _kube_scheduler = cluster.start_scheduler(&config, &[]).await.expect("kube-scheduler starts");
     let log = BindLog::start(&client);
     let pods = Pods { count: PODS, scheduler: "default-scheduler", ..Pods::default() };
     let began = Instant::now();

@@ -45,7 +45,7 @@ async fn nodes_shared_with_kube_scheduler_are_filled_to_the_brim_and_never_overc
     let client = cluster.client();
     create_nodes(&client, &Nodes { count: NODES, ..Nodes::default() }).await;
     let log = BindLog::start(&client);
-    let _kube_scheduler = cluster.start_scheduler("").await.expect("kube-scheduler starts");
+    let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
     let berth = Berth::start(&cluster.kubeconfig(), "");
     berth.await_ready().await;
 

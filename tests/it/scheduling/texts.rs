@@ -278,7 +278,7 @@ async fn unschedulable_pods_are_reported_in_kube_schedulers_words() {
     classes.create(&PostParams::default(), &class).await.expect("created");
 
     // No nodes at all. Both schedulers are restarted for the next part, so that neither has seen a node late.
-    let kube_scheduler = cluster.start_scheduler("").await.expect("kube-scheduler starts");
+    let kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
     let berth = Berth::start(&cluster.kubeconfig(), "");
     let without_nodes = [
         ("no-nodes", asks(json!({"cpu": "1"}), "")),
@@ -289,7 +289,7 @@ async fn unschedulable_pods_are_reported_in_kube_schedulers_words() {
     delete_pods(&client, all_pods(&client).await.iter().map(|pod| name_of(pod).to_owned())).await;
 
     create_zoo_nodes(&client).await;
-    let _kube_scheduler = cluster.start_scheduler("").await.expect("kube-scheduler starts");
+    let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
     let _berth = Berth::start(&cluster.kubeconfig(), "");
     differences.extend(compare(&client, &zoo()).await);
     assert!(differences.is_empty(), "{}", differences.join("\n"));

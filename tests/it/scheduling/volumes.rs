@@ -347,7 +347,7 @@ async fn unavailable_volumes_are_reported_in_kube_schedulers_words() {
         ("disk", with(small(), disk(false))),
         ("too-large-and-far", with(asks(json!({"cpu": "100"}), ""), claims(&["far"]))),
     ];
-    let _kube_scheduler = cluster.start_scheduler("").await.expect("kube-scheduler starts");
+    let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
     let _berth = Berth::start(&cluster.kubeconfig(), "");
     let differences = compare(&client, &zoo).await;
     assert!(differences.is_empty(), "{}", differences.join("\n"));

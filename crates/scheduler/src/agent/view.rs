@@ -1,6 +1,6 @@
 //! Private copy of the node rows of an agent, with its own journals, so that rules run without locks.
 
-use crate::inventory::{Inventory, Journal, NodeId, Revision, Row};
+use crate::inventory::{Change, Inventory, Journal, NodeId, Revision, Row};
 
 /// All rows as of one revision of the inventory, and temporary alterations of some of them.
 #[derive(Debug, Default)]
@@ -17,8 +17,6 @@ pub struct View {
     revision: Revision,
     /// Original rows of the altered ones, in the order of alteration.
     altered: Vec<(NodeId, Row)>,
-    /// Changed rows with their revisions, newest first: a buffer.
-    changes: Vec<(NodeId, Revision)>,
     /// Number of rows to make room for.
     room: usize,
 }
@@ -33,51 +31,49 @@ impl View {
         if self.rows.len() < inventory.len() {
             self.rows.resize_with(inventory.len(), Row::default);
         }
-        self.list_changes(inventory);
-        self.copy_oldest(inventory, self.changes.len());
+        let copied = self.copy(inventory, inventory.changes_after(self.seen));
         self.seen = inventory.revision();
-        self.changes.len()
+        copied
     }
 
-    /// Does a part of what [`View::catch_up`] does: copies at most `most` rows, those that changed first. Returns whether nothing is left.
+    /// Does a part of what [`View::catch_up`] does: visits at most `most` changes, the oldest ones. Returns whether nothing is left.
     /// Until then, only this and `catch_up` may be called.
     pub fn approach(&mut self, inventory: &Inventory, most: usize) -> bool {
         self.restore();
-        self.list_changes(inventory);
-        if self.changes.len() > most {
+        let changes = inventory.changes_after(self.seen);
+        if changes.len() > most {
             self.room = inventory.len();
             if self.rows.capacity() >= self.room {
-                self.copy_oldest(inventory, most);
+                self.copy(inventory, &changes[..most]);
             }
             return false;
         }
-        self.copy_oldest(inventory, self.changes.len());
+        self.copy(inventory, changes);
         self.seen = inventory.revision();
         true
     }
 
-    fn list_changes(&mut self, inventory: &Inventory) {
-        self.changes.clear();
-        self.changes.extend(inventory.changed_since(self.seen));
-    }
-
-    /// Copies the rows that changed first, as many of the listed changes.
-    fn copy_oldest(&mut self, inventory: &Inventory, count: usize) {
-        let before = self.seen;
-        // Journals only grow.
-        for at in (self.changes.len() - count..self.changes.len()).rev() {
-            let (id, revision) = self.changes[at];
-            let row = inventory.row(id);
-            if self.rows.len() <= id.index() {
-                self.rows.resize_with(id.index() + 1, Row::default);
+    /// Copies the rows whose latest change is among these. Returns their number.
+    fn copy(&mut self, inventory: &Inventory, changes: &[Change]) -> usize {
+        let mut copied = 0;
+        for change in changes {
+            let row = inventory.row(change.id);
+            if row.revision == change.revision {
+                if self.rows.len() <= change.id.index() {
+                    self.rows.resize_with(change.id.index() + 1, Row::default);
+                }
+                let copy = &mut self.rows[change.id.index()];
+                let is_renewed = copy.node_revision != row.node_revision;
+                copy.clone_from(row);
+                self.touch(change.id);
+                if is_renewed {
+                    self.renewed.record(change.id, self.revision);
+                }
+                copied += 1;
             }
-            self.rows[id.index()].clone_from(row);
-            self.touch(id);
-            if row.node_revision > before {
-                self.renewed.record(id, self.revision);
-            }
-            self.seen = revision;
+            self.seen = change.revision;
         }
+        copied
     }
 
     /// Makes room for the rows that [`View::approach`] is to copy. Needs no lock.
@@ -143,12 +139,12 @@ impl View {
 
     /// Returns the rows changed since `revision` of this copy, newest first.
     pub fn changed_since(&self, revision: Revision) -> impl Iterator<Item = NodeId> + '_ {
-        self.changed.since(revision).map(|(id, _)| id)
+        self.changed.since(revision)
     }
 
     /// Returns the rows whose node changed since `revision` of this copy, newest first.
     pub fn renewed_since(&self, revision: Revision) -> impl Iterator<Item = NodeId> + '_ {
-        self.renewed.since(revision).map(|(id, _)| id)
+        self.renewed.since(revision)
     }
 }
 
@@ -161,17 +157,24 @@ mod tests {
 
     use super::*;
     use crate::inventory::Ledger;
-    use berth_model::Node;
+    use berth_model::{Amounts, Node, Usage};
 
     fn change(ledger: &mut Ledger, at: u32) {
-        let name: Arc<str> = format!("n{}", at % 40).into();
-        match at % 3 {
+        let name: Arc<str> = format!("n{}", at / 5 % 40).into();
+        match at % 5 {
             0 => {
                 ledger.delete_node(&name);
             }
-            _ => {
+            1 | 2 => {
                 let node = Node { name, unschedulable: at.is_multiple_of(2), ..Node::default() };
                 ledger.apply_node(node);
+            }
+            _ => {
+                let uid: Arc<str> = format!("u{at}").into();
+                if !ledger.discharge(&uid) {
+                    let requests = Amounts { pods: 1, ..Amounts::default() };
+                    ledger.bound(&uid, &name, &Arc::new(Usage { requests, ..Usage::default() }));
+                }
             }
         }
     }
@@ -202,7 +205,7 @@ mod tests {
                 while !sliced.approach(ledger.inventory(), most) {
                     sliced.make_room();
                     slices += 1;
-                    prop_assert!(slices <= 2 + 2 * 40usize.div_ceil(most));
+                    prop_assert!(slices <= 2 + (2 * 40 + 64usize).div_ceil(most));
                 }
                 let mut whole = View::default();
                 whole.catch_up(ledger.inventory());
@@ -211,8 +214,11 @@ mod tests {
                 prop_assert_eq!(&rows, &states(&whole));
                 // Readers of the journal learn of each row that differs from what they have.
                 let news: BTreeSet<_> = sliced.changed_since(seen_by_reader).map(|id| id.index()).collect();
+                let renewed: BTreeSet<_> = sliced.renewed_since(seen_by_reader).map(|id| id.index()).collect();
                 for (at, row) in rows.iter().enumerate() {
                     prop_assert!(before.get(at) == Some(row) || news.contains(&at));
+                    let node_before = before.get(at).map_or(0, |(_, node_revision, _)| *node_revision);
+                    prop_assert!(node_before == row.1 || renewed.contains(&at));
                 }
                 (before, seen_by_reader) = (rows, sliced.revision());
             }

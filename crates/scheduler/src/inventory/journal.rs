@@ -1,81 +1,66 @@
-//! The journal: rows changed since a revision, newest first, each row once.
+//! The journal: the latest change of each row, ordered by revision.
 //!
-//! A row that changes moves to the head with the next revision. Reading "since r" walks from the head to the first
-//! entry not newer than r: O(changed rows), independent of the number of rows (Protean, section 4.3).
+//! Reading "since r" costs the changes after r, independent of the number of rows (Protean, section 4.3). Changes are appended to a
+//! log; an entry is stale once its row has changed again. Stale entries are removed when they are more than the others, so a reader
+//! visits at most twice as many entries as there are rows; and as the log is contiguous and ordered, it can be read in slices, from the
+//! oldest change on.
 
 use super::{NodeId, Revision};
 
-const NONE: u32 = u32::MAX;
+/// Stale entries of a journal with few rows.
+const SPARE: usize = 64;
 
-#[derive(Debug, Clone, Copy)]
-struct Link {
-    newer: u32,
-    older: u32,
-    revision: Revision,
+/// A change of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    pub revision: Revision,
+    pub id: NodeId,
 }
 
-/// Intrusive list over dense ids, ordered by revision.
+/// Changes by revision, and the latest one of each row.
 #[derive(Debug, Default, Clone)]
 pub struct Journal {
-    links: Vec<Link>,
-    head: Option<u32>,
+    log: Vec<Change>,
+    /// Revision of the latest change, by id; 0: none.
+    latest: Vec<Revision>,
+    /// Number of rows with a change.
+    rows: usize,
 }
 
 impl Journal {
     /// Records that `id` is now at `revision`, which must be newer than all recorded before.
     pub fn record(&mut self, id: NodeId, revision: Revision) {
         debug_assert!(revision > self.newest(), "revisions only grow");
-        let at = id.0;
-        if self.links.len() <= id.index() {
-            self.links.resize(id.index() + 1, Link { newer: NONE, older: NONE, revision: 0 });
+        if self.latest.len() <= id.index() {
+            self.latest.resize(id.index() + 1, 0);
         }
-        self.unlink(at);
-        let older = self.head.unwrap_or(NONE);
-        self.links[at as usize] = Link { newer: NONE, older, revision };
-        if older != NONE {
-            self.links[older as usize].newer = at;
+        self.rows += usize::from(self.latest[id.index()] == 0);
+        self.latest[id.index()] = revision;
+        if self.log.len() >= 2 * self.rows + SPARE {
+            let latest = &self.latest;
+            self.log.retain(|change| latest[change.id.index()] == change.revision);
         }
-        self.head = Some(at);
-    }
-
-    fn unlink(&mut self, at: u32) {
-        let Link { newer, older, revision } = self.links[at as usize];
-        if revision == 0 {
-            return; // never recorded
-        }
-        match newer {
-            NONE => self.head = (older != NONE).then_some(older),
-            _ => self.links[newer as usize].older = older,
-        }
-        if older != NONE {
-            self.links[older as usize].newer = newer;
-        }
+        self.log.push(Change { revision, id });
     }
 
     /// Returns the newest recorded revision; 0 if there is none.
     pub fn newest(&self) -> Revision {
-        self.head.map_or(0, |at| self.links[at as usize].revision)
+        self.log.last().map_or(0, |change| change.revision)
     }
 
     pub fn bytes(&self) -> usize {
-        self.links.capacity() * size_of::<Link>()
+        self.log.capacity() * size_of::<Change>() + self.latest.capacity() * size_of::<Revision>()
     }
 
     /// Returns the rows newer than `revision`, newest first.
-    pub fn since(&self, revision: Revision) -> impl Iterator<Item = (NodeId, Revision)> + '_ {
-        let mut at = self.head.unwrap_or(NONE);
-        std::iter::from_fn(move || {
-            if at == NONE {
-                return None;
-            }
-            let link = self.links[at as usize];
-            if link.revision <= revision {
-                return None;
-            }
-            let id = NodeId(at);
-            at = link.older;
-            Some((id, link.revision))
-        })
+    pub fn since(&self, revision: Revision) -> impl Iterator<Item = NodeId> + '_ {
+        let news = self.log.iter().rev().take_while(move |change| change.revision > revision);
+        news.filter(|change| self.latest[change.id.index()] == change.revision).map(|change| change.id)
+    }
+
+    /// Returns the changes after `revision`, oldest first. Those of rows that changed again may be among them.
+    pub fn after(&self, revision: Revision) -> &[Change] {
+        &self.log[self.log.partition_point(|change| change.revision <= revision)..]
     }
 }
 
@@ -89,13 +74,23 @@ mod tests {
         let journal = Journal::default();
         assert_eq!(journal.newest(), 0);
         assert_eq!(journal.since(0).count(), 0);
+        assert!(journal.after(0).is_empty());
+    }
+
+    #[test]
+    fn a_row_that_changes_all_the_time_hides_no_other_and_fills_no_memory() {
+        let mut journal = Journal::default();
+        (0..10).for_each(|id| journal.record(NodeId(id), u64::from(id) + 1));
+        (11..100_000).for_each(|revision| journal.record(NodeId(3), revision));
+        assert!(journal.after(0).len() <= 2 * 10 + SPARE);
+        assert_eq!(journal.since(0).map(|id| id.0).collect::<Vec<_>>(), [3, 9, 8, 7, 6, 5, 4, 2, 1, 0]);
     }
 
     proptest! {
         #[test]
         fn news_since_a_revision_are_the_latest_states_newest_first(
-            changes in prop::collection::vec(0u32..20, 0..200),
-            asked in 0u64..220,
+            changes in prop::collection::vec(0u32..20, 0..400),
+            asked in 0u64..420,
         ) {
             let mut journal = Journal::default();
             let mut latest = std::collections::BTreeMap::new();
@@ -103,10 +98,18 @@ mod tests {
                 journal.record(NodeId(*id), at as u64 + 1);
                 latest.insert(*id, at as u64 + 1);
             }
-            let mut expected: Vec<_> =
-                latest.into_iter().filter(|(_, r)| *r > asked).map(|(id, r)| (NodeId(id), r)).collect();
-            expected.sort_by_key(|(_, r)| std::cmp::Reverse(*r));
-            prop_assert_eq!(journal.since(asked).collect::<Vec<_>>(), expected);
+            let mut expected: Vec<_> = latest
+                .iter()
+                .filter(|(_, revision)| **revision > asked)
+                .map(|(id, revision)| Change { id: NodeId(*id), revision: *revision })
+                .collect();
+            expected.sort_by_key(|change| change.revision);
+            let after: Vec<_> =
+                journal.after(asked).iter().filter(|it| latest[&it.id.0] == it.revision).copied().collect();
+            prop_assert_eq!(&after, &expected);
+            prop_assert!(journal.after(asked).is_sorted_by_key(|change| change.revision));
+            let newest_first: Vec<_> = expected.iter().rev().map(|change| change.id).collect();
+            prop_assert_eq!(journal.since(asked).collect::<Vec<_>>(), newest_first);
         }
     }
 }

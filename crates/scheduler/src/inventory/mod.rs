@@ -1,7 +1,7 @@
 //! Node rows, their journal, and the ledger of bound and assumed pods.
 //!
 //! May not know: kube, tokio, clocks. Every change to a row gives it the next global revision and moves it to the head
-//! of the journal; agents copy the rows newer than the revision they have seen ([`Inventory::changed_since`]).
+//! of the journal; agents copy the rows newer than the revision they have seen ([`Inventory::changes_after`]).
 
 mod journal;
 mod ledger;
@@ -12,7 +12,7 @@ mod tiers;
 
 use std::sync::Arc;
 
-pub use journal::Journal;
+pub use journal::{Change, Journal};
 pub use ledger::{Charge, Conflict, Discrepancy, Ledger, Occupant};
 pub use row::{GRANTED, KEPT_FROM_ALL, Peers, Reservation, Row, VolumesInUse};
 pub use shares::QuotaShares;
@@ -180,9 +180,9 @@ impl Inventory {
         self.loosened
     }
 
-    /// Returns the rows that changed since `seen` with the revisions of their last changes, newest first.
-    pub fn changed_since(&self, seen: Revision) -> impl Iterator<Item = (NodeId, Revision)> {
-        self.journal.since(seen)
+    /// Returns the changes after `seen`, oldest first. A row whose revision is another one has changed again.
+    pub fn changes_after(&self, seen: Revision) -> &[Change] {
+        self.journal.after(seen)
     }
 
     fn charge(&mut self, id: NodeId, holding: &Holding) {
@@ -304,15 +304,16 @@ mod tests {
     }
 
     #[test]
-    fn each_changed_row_is_listed_once_with_its_newest_state() {
+    fn the_latest_change_of_a_row_has_the_revision_of_the_row() {
         let mut inventory = Inventory::default();
         inventory.apply_node(node("a"));
         inventory.apply_node(node("b"));
         let seen = inventory.revision();
         inventory.apply_node(Node { unschedulable: true, ..node("a") });
         inventory.delete_node("a");
-        let news: Vec<_> = inventory.changed_since(seen).collect();
-        assert_eq!(news, [(NodeId(0), inventory.revision())]);
+        let is_latest = |change: &&Change| inventory.row(change.id).revision == change.revision;
+        let news: Vec<_> = inventory.changes_after(seen).iter().filter(is_latest).collect();
+        assert_eq!(news, [&Change { id: NodeId(0), revision: inventory.revision() }]);
         assert!(inventory.row(NodeId(0)).node.is_none());
     }
 }
