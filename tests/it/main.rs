@@ -1,6 +1,7 @@
 //! Integration tests of the library and the binary, in one test binary: one link step instead of many. More of them run
 //! at once than there are cores: `support/turns.rs`.
 
+#[macro_use]
 mod support;
 
 mod agent_lists;

@@ -139,6 +139,7 @@ fn names(containers: &[Value]) -> Vec<String> {
 
 #[tokio::test]
 async fn a_real_prometheus_is_all_it_needs() {
+    needs!("prometheus", "promtool");
     let prometheus = start(&openmetrics(true), &[]).await;
     let address = ["--prometheus", &prometheus.url, "--at", AT, "--history", "2d"];
     let run = |more: &[&str]| recommend(&[&address, more].concat());
@@ -188,6 +189,7 @@ async fn a_real_prometheus_is_all_it_needs() {
 
 #[tokio::test]
 async fn a_real_prometheus_without_kube_state_metrics_is_enough() {
+    needs!("prometheus", "promtool");
     let prometheus = start(&openmetrics(false), &[]).await;
     let ran =
         recommend(&["--prometheus", &prometheus.url, "--at", AT, "--history", "2d", "-o", "json", "--all"]);

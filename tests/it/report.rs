@@ -79,16 +79,19 @@ fn holds_on(screen: Screen, name: &str) {
 
 #[test]
 fn the_report_is_whole_on_a_desktop() {
+    needs!("chromium");
     holds_on(DESKTOP, "desktop");
 }
 
 #[test]
 fn the_report_is_whole_on_a_phone() {
+    needs!("chromium");
     holds_on(PHONE, "phone");
 }
 
 #[test]
 fn the_report_is_whole_in_the_dark() {
+    needs!("chromium");
     holds_on(Screen { dark: true, ..DESKTOP }, "desktop-dark");
     holds_on(Screen { dark: true, ..PHONE }, "phone-dark");
 }
@@ -96,6 +99,7 @@ fn the_report_is_whole_in_the_dark() {
 /// At each breakpoint for another column, text in plots is smallest.
 #[test]
 fn plots_are_readable_where_their_columns_are_narrowest() {
+    needs!("chromium");
     let page = render(&made_up::report());
     for width in [840, 1200] {
         let screen = Screen { width, ..DESKTOP };
@@ -105,6 +109,7 @@ fn plots_are_readable_where_their_columns_are_narrowest() {
 
 #[test]
 fn long_names_and_many_dispatchers_do_not_widen_the_page() {
+    needs!("chromium");
     let mut report = made_up::report();
     let long = "a-dispatcher-whose-name-has-no-end-and-no-spaces-".repeat(4);
     let more: Vec<_> = (0..40)
@@ -137,6 +142,7 @@ fn the_page_names_nothing_to_fetch() {
 /// Checks that the checks above detect their errors.
 #[test]
 fn errors_and_requests_of_a_page_are_detected() {
+    needs!("chromium");
     let page = render(&made_up::report());
     let with = |what: &str| page.replacen("</main>", &format!("{what}</main>"), 1);
     let wrong = "<script>console.error(\"an error\"); console.warn(\"a warning\")</script>\
@@ -155,6 +161,7 @@ fn errors_and_requests_of_a_page_are_detected() {
 /// Errors here are written to the console.
 #[test]
 fn a_legend_hides_a_dispatcher_everywhere_and_a_pointer_shows_values() {
+    needs!("chromium");
     let script = "
         const say = (right, what) => { if (!right) console.error(what); };
         const all = [...document.querySelectorAll('figure [data-d=\"2\"]')];
@@ -186,6 +193,7 @@ fn a_legend_hides_a_dispatcher_everywhere_and_a_pointer_shows_values() {
 
 #[test]
 fn the_page_that_berth_simulate_writes_has_its_plots() {
+    needs!("chromium");
     let file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
     let path = file.path().to_str().expect("UTF-8");
     let ran = crate::simulate::simulate(["--requests", "1500", "--types", "40", "--report", path]);

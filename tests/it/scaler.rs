@@ -210,6 +210,7 @@ fn berth_for(control_plane: &TestControlPlane, prometheus: &usage::Prometheus) -
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in_place() {
+    needs!("prometheus", "promtool");
     let cluster = prepare().await;
     let Cluster { kubectl, client, control_plane, .. } = &cluster;
     create_nodes(client, &Nodes { count: 3, ..Nodes::default() }).await;
@@ -272,6 +273,7 @@ async fn a_service_grows_and_shrinks_through_a_spike_and_its_pods_are_resized_in
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_scale_or_cannot_be_measured_is_left_alone_and_said() {
+    needs!("prometheus", "promtool");
     let cluster = prepare().await;
     let Cluster { client, control_plane, .. } = &cluster;
     create_nodes(client, &Nodes::default()).await;
@@ -343,6 +345,7 @@ const COMPARED: Duration = Duration::from_secs(240);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn services_that_peak_together_are_placed_apart_from_then_on() {
+    needs!("prometheus", "promtool");
     let cluster = prepare().await;
     let Cluster { kubectl, client, control_plane, .. } = &cluster;
     create_nodes(client, &Nodes { prefix: "large", cpu: "16", ..Nodes::default() }).await;

@@ -91,6 +91,7 @@ fn print(what: &str, likeness: &Likeness, began: Instant) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upstream_and_berth_recommend_the_same_from_the_history_of_a_real_prometheus() {
+    needs!("prometheus", "promtool");
     let (seed, began) = (seed(), Instant::now());
     let (control_plane, client, workloads) = start().await;
     // Both query the newest sample before each full hour before now, which is the same one for up to ten minutes.

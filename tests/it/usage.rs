@@ -167,7 +167,7 @@ fn backfill(openmetrics: &Path, data: &Path) {
         .args(["tsdb", "create-blocks-from", "openmetrics", "--max-block-duration=500h"])
         .args([openmetrics, data])
         .output()
-        .expect("promtool, which Debian has in its package prometheus");
+        .expect("promtool");
     assert!(promtool.status.success(), "{}", String::from_utf8_lossy(&promtool.stderr));
 }
 
@@ -238,6 +238,7 @@ fn without_odd_rates(mut usage: Usage) -> Usage {
 
 #[tokio::test]
 async fn a_real_prometheus_gives_the_history_that_was_written_in_order_and_of_the_wanted_namespaces() {
+    needs!("prometheus", "promtool");
     let Written { openmetrics, expected } = write();
     let prometheus = start(&openmetrics, &[]).await;
     let wanted = ["team-2", "team-0", "team-1"].map(str::to_owned);
@@ -272,6 +273,7 @@ async fn a_real_prometheus_gives_the_history_that_was_written_in_order_and_of_th
 
 #[tokio::test]
 async fn a_real_prometheus_that_loads_few_samples_gives_the_same_history_in_shorter_slices() {
+    needs!("prometheus", "promtool");
     let Written { openmetrics, expected } = write();
     let prometheus = start(&openmetrics, &["--query.max-samples=80"]).await;
     let source = prometheus.source(2);

@@ -117,7 +117,7 @@ impl Signal {
 /// Interval at which an idle agent checks whether its lists are behind.
 const IDLE_LOOK: Duration = Duration::from_millis(100);
 /// Rows that an agent without work copies at once.
-const ROWS_MAX: usize = 1_024;
+const ROWS_MAX: usize = 256;
 
 impl Engine {
     /// Starts one thread per agent.

@@ -38,6 +38,10 @@ impl<V> ShardedMap<V> {
         self.shards[shard(uid)].get_key_value(uid)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     pub fn contains_key(&self, uid: &str) -> bool {
         self.get(uid).is_some()
     }
@@ -57,6 +61,11 @@ impl<V> ShardedMap<V> {
     /// Returns all entries, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &V)> {
         self.shards.iter().flatten()
+    }
+
+    /// Returns all keys, in no particular order.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.iter().map(|(uid, _)| uid)
     }
 
     /// Returns all values, in no particular order.

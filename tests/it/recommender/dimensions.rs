@@ -69,6 +69,7 @@ async fn kept(client: &Client) -> Option<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn network_and_disk_annotations_survive_restarts_and_are_written_only_on_change() {
+    needs!("prometheus", "promtool");
     let prometheus = crate::usage::start(&scraped(Timestamp::now().as_second()), &[]).await;
     let control_plane = start_control_plane().await;
     let client = control_plane.client();

@@ -120,6 +120,7 @@ fn pod_of_the_chart() -> (Value, Value) {
 
 #[test]
 fn the_image_has_one_binary_and_no_shell() {
+    needs!("umoci", "skopeo", "jq");
     let folder = assembled(&["amd64"]);
     let image = Image::read(&archive(folder.path(), "amd64"));
     assert_eq!(
@@ -146,6 +147,7 @@ fn the_image_has_one_binary_and_no_shell() {
 
 #[test]
 fn the_image_runs_berth_as_the_user_and_on_the_port_of_the_chart() {
+    needs!("umoci", "skopeo", "jq");
     let folder = assembled(&["amd64"]);
     let image = Image::read(&archive(folder.path(), "amd64"));
     let (container, security) = pod_of_the_chart();
@@ -167,6 +169,7 @@ fn the_image_runs_berth_as_the_user_and_on_the_port_of_the_chart() {
 
 #[test]
 fn the_image_is_found_under_the_name_that_the_chart_uses() {
+    needs!("umoci", "skopeo", "jq");
     let folder = assembled(&["arm64"]);
     let image = Image::read(&archive(folder.path(), "arm64"));
     let (container, _) = pod_of_the_chart();
@@ -177,6 +180,7 @@ fn the_image_is_found_under_the_name_that_the_chart_uses() {
 
 #[test]
 fn the_labels_name_the_version_the_licence_and_the_commit() {
+    needs!("umoci", "skopeo", "jq");
     let folder = assembled(&["amd64"]);
     let image = Image::read(&archive(folder.path(), "amd64"));
     let labels = image.config["config"]["Labels"].as_object().unwrap();
@@ -203,6 +207,7 @@ fn dates(archive: &Path) -> BTreeSet<String> {
 
 #[test]
 fn the_same_inputs_give_the_same_archives() {
+    needs!("umoci", "skopeo", "jq");
     let (first, second) = (assembled(&["amd64", "arm64"]), assembled(&["amd64", "arm64"]));
     let committed = BTreeSet::from([committed().to_string()]);
     assert_eq!(dates(&archive(first.path(), "oci")), committed);
@@ -224,6 +229,7 @@ fn the_same_inputs_give_the_same_archives() {
 
 #[test]
 fn the_archive_for_registries_has_the_images_of_all_architectures_under_the_version() {
+    needs!("umoci", "skopeo", "jq");
     let folder = assembled(&["amd64", "arm64"]);
     let source = format!("oci-archive:{}:{VERSION}", archive(folder.path(), "oci").display());
     let index = output(Command::new("skopeo").args(["inspect", "--raw", &source]));
@@ -274,6 +280,7 @@ fn linked(triple: &str) -> BTreeSet<(String, String)> {
 
 #[test]
 fn the_bill_of_materials_has_every_crate_of_the_binary_with_checksum_and_licence() {
+    needs!("umoci", "skopeo", "jq");
     let folder = TempDir::new().unwrap();
     let locked = locked();
     for (architecture, triple) in
@@ -308,6 +315,7 @@ fn the_bill_of_materials_has_every_crate_of_the_binary_with_checksum_and_licence
 #[test]
 #[ignore = "builds berth three times with the profile dist: .ci/long image"]
 fn two_clones_give_the_same_image_with_a_static_binary() {
+    needs!("umoci", "skopeo", "jq");
     let folder = TempDir::new().unwrap();
     let built = |name: &str, architectures: &[&str]| {
         let clone = folder.path().join(name);

@@ -70,6 +70,7 @@ async fn cpus(client: &Client) -> Vec<i64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_goes_wrong_leaves_a_service_as_it_is_and_is_said() {
+    needs!("prometheus", "promtool");
     let cluster = prepare().await;
     let Cluster { kubectl, client, control_plane, .. } = &cluster;
     create_nodes(client, &Nodes { count: 2, ..Nodes::default() }).await;

@@ -16,6 +16,7 @@ fn written(spec: Value) -> DynamicObject {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_service_scaler_reports_what_it_would_do_and_then_shrinks_nothing_for_a_day() {
+    needs!("prometheus", "promtool");
     let cluster = prepare().await;
     let Cluster { client, control_plane, .. } = &cluster;
     create_nodes(client, &Nodes { count: 2, ..Nodes::default() }).await;

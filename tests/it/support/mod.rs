@@ -10,7 +10,7 @@ pub use self::cluster::*;
 pub use self::flaky::{Fate, Flaky};
 pub use self::turns::*;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut, RangeBounds};
 use std::sync::LazyLock;
@@ -25,6 +25,15 @@ use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+
+/// Returns from the test, and says so, if a program is not installed; see [`are_installed`].
+macro_rules! needs {
+    ($($program:literal),+) => {
+        if !$crate::support::are_installed(&[$($program),+]) {
+            return;
+        }
+    };
+}
 
 const CREATIONS_IN_FLIGHT: usize = 32;
 /// The first interval between two polls, and the longest.
@@ -88,6 +97,26 @@ pub fn has_api_server(minors: impl RangeBounds<u32> + Debug, test: &str) -> bool
         print_skipped(test, &format!("needs Kubernetes 1.({minors:?}), this is 1.{minor}"));
     }
     is_served
+}
+
+/// Returns whether these programs are on the `PATH`. If not, prints that the current test is not run.
+///
+/// # Panics
+/// In CI, where all tests run.
+pub fn are_installed(programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    let missing: Vec<_> = programs.iter().copied().filter(|program| !is_there(program)).collect();
+    if missing.is_empty() {
+        return true;
+    }
+    let package = |program: &&str| if *program == "promtool" { "prometheus" } else { *program };
+    let packages: BTreeSet<_> = missing.iter().map(package).collect();
+    let packages = packages.into_iter().collect::<Vec<_>>().join(" ");
+    let why = format!("{} not installed: apt-get install {packages}", missing.join(", "));
+    assert!(std::env::var_os("CI").is_none(), "in CI all tests run: {why}");
+    print_skipped(std::thread::current().name().unwrap_or("a test"), &why);
+    false
 }
 
 /// Prints that a test is not run, past the test harness, which hides the output of passing tests.

@@ -85,7 +85,7 @@ pub struct Ledger {
     claims_changed: BTreeSet<ClaimName>,
     claims_moved: bool,
     /// By uid: the node with a reservation for a pod of another scheduler.
-    reservations: HashMap<Arc<str>, (Arc<str>, Reservation)>,
+    reservations: ShardedMap<(Arc<str>, Reservation)>,
     /// Resources charged to each quota.
     accounts: Accounts,
     /// Selectors in the terms of charged and expected pods.

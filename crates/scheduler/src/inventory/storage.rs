@@ -1,9 +1,10 @@
 //! Storage of nodes, keyed by the names other objects use for nodes. An entry may arrive before its node.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{NodeId, Row};
+use crate::sharded::ShardedMap;
 use berth_model::{NodeStorage, StaticVolume};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -11,20 +12,21 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 #[derive(Debug, Default)]
 pub(super) struct Storage {
     /// By node name.
-    by_node: HashMap<Arc<str>, Arc<NodeStorage>>,
+    by_node: ShardedMap<Arc<NodeStorage>>,
     /// By the label `kubernetes.io/hostname`.
-    by_host: HashMap<Arc<str>, Arc<Vec<Arc<StaticVolume>>>>,
+    by_host: ShardedMap<Arc<Vec<Arc<StaticVolume>>>>,
     /// Rows of each host; usually one.
-    hosts: HashMap<Arc<str>, BTreeSet<NodeId>>,
-    host_of: HashMap<NodeId, Arc<str>>,
+    hosts: ShardedMap<BTreeSet<NodeId>>,
+    /// The host of each row, by id.
+    host_of: Vec<Option<Arc<str>>>,
 }
 
 impl Storage {
     pub fn set_node(&mut self, node: &Arc<str>, storage: Option<NodeStorage>) {
         match storage {
-            Some(storage) => self.by_node.insert(node.clone(), storage.into()),
-            None => self.by_node.remove(node),
-        };
+            Some(storage) => drop(self.by_node.insert(node.clone(), storage.into())),
+            None => drop(self.by_node.remove(node)),
+        }
     }
 
     /// Sets the local volumes of a host. Returns the rows of that host.
@@ -34,17 +36,20 @@ impl Storage {
         volumes: Option<Arc<Vec<Arc<StaticVolume>>>>,
     ) -> BTreeSet<NodeId> {
         match volumes {
-            Some(volumes) => self.by_host.insert(host.clone(), volumes),
-            None => self.by_host.remove(host),
-        };
+            Some(volumes) => drop(self.by_host.insert(host.clone(), volumes)),
+            None => drop(self.by_host.remove(host)),
+        }
         self.hosts.get(host).cloned().unwrap_or_default()
     }
 
     /// Updates the host of this row after its node changed.
     pub fn node_changed(&mut self, id: NodeId, row: &mut Row) {
         let host = row.node.as_ref().and_then(|node| node.labels.get(HOSTNAME)).map(Arc::<str>::from);
-        if self.host_of.get(&id) != host.as_ref() {
-            if let Some(old) = self.host_of.remove(&id)
+        if self.host_of.len() <= id.index() {
+            self.host_of.resize(id.index() + 1, None);
+        }
+        if self.host_of[id.index()] != host {
+            if let Some(old) = self.host_of[id.index()].take()
                 && let Some(rows) = self.hosts.get_mut(&old)
             {
                 rows.remove(&id);
@@ -52,10 +57,13 @@ impl Storage {
                     self.hosts.remove(&old);
                 }
             }
-            if let Some(host) = host {
-                self.hosts.entry(host.clone()).or_default().insert(id);
-                self.host_of.insert(id, host);
+            if let Some(host) = &host {
+                match self.hosts.get_mut(host) {
+                    Some(rows) => drop(rows.insert(id)),
+                    None => drop(self.hosts.insert(host.clone(), BTreeSet::from([id]))),
+                }
             }
+            self.host_of[id.index()] = host;
         }
         self.fill(row);
     }

@@ -5,11 +5,12 @@
 //! starved by small ones, and a pod that waits for devices does not block pods that need none. Every sixteenth release
 //! goes to the one that waits longest, whatever its priority.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Account, Limit, Sums};
 use crate::queue::{AGED_TURN, Place};
+use crate::sharded::ShardedMap;
 
 /// Maximum number of lanes of one quota that are checked at once. Pods seldom have this many sizes; the remaining lanes
 /// are checked when these are gone.
@@ -35,7 +36,7 @@ struct Lane {
 pub struct QuotaLines {
     by_quota: BTreeMap<Arc<str>, Line>,
     /// Position of each entry.
-    standing: HashMap<Arc<str>, (Arc<str>, Sums, Place)>,
+    standing: ShardedMap<(Arc<str>, Sums, Place)>,
 }
 
 impl QuotaLines {

@@ -15,13 +15,14 @@ use crate::inventory::{GRANTED, NodeId};
 use crate::placement::{BindOutcome, Binding, Truth};
 use crate::quota::Lack;
 use crate::rules::{Reasons, Standing};
+use crate::sharded::ShardedMap;
 use berth_model::{Holding, Pod};
 
 /// Pods of other schedulers, and binds requested by other clients.
 #[derive(Debug, Default)]
 pub(super) struct ForeignBinds {
     /// Pods of other schedulers without a node, by uid. Empty unless they are tracked.
-    pods: HashMap<Arc<str>, Box<Pod>>,
+    pods: ShardedMap<Box<Pod>>,
     /// By uid.
     holds: BTreeMap<Arc<str>, Hold>,
     /// Holds on the previous node of a pod whose bind was then requested to another node. Keyed by a name made of uid

@@ -16,12 +16,12 @@ mod hunts;
 mod nominations;
 mod surveyed;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::gangs::Gangs;
-use super::{Action, Cluster, Waiting};
+use super::waiting_pods::WaitingPods;
+use super::{Action, Cluster};
 use crate::class::ClassId;
 use crate::gang::{AllocationName, WantedMembers};
 use crate::inventory::{Ledger, NodeId};
@@ -119,7 +119,7 @@ impl Preemption {
     pub(super) fn restore(
         &self,
         wanted: &WantedMembers,
-        waiting: &HashMap<Arc<str>, Waiting>,
+        waiting: &WaitingPods,
         ledger: &mut Ledger,
     ) {
         self.nominations.restore(wanted, waiting, ledger);

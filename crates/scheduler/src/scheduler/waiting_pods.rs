@@ -5,13 +5,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::Waiting;
+use crate::sharded::ShardedMap;
 use crate::visits::Visits;
 use berth_model::Pod;
 
 /// All waiting pods by uid. Never iterated where order could matter.
 #[derive(Debug, Default)]
 pub(super) struct WaitingPods {
-    by_uid: HashMap<Arc<str>, Waiting>,
+    by_uid: ShardedMap<Waiting>,
     /// In the order of their arrival.
     by_arrival: BTreeMap<u64, Arc<str>>,
     by_namespace: HashMap<Arc<str>, BTreeMap<u64, Arc<str>>>,
@@ -21,7 +22,7 @@ pub(super) struct WaitingPods {
 }
 
 impl Deref for WaitingPods {
-    type Target = HashMap<Arc<str>, Waiting>;
+    type Target = ShardedMap<Waiting>;
 
     fn deref(&self) -> &Self::Target {
         &self.by_uid

@@ -4,13 +4,14 @@
 //! [`Nominations`] reads waiting pods and charges. It changes itself and the reservations in the ledger: the caller
 //! must note them (`note_reservations`) after each change. Only waiting pods are nominated, each for one node.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::class::Class;
 use crate::gang::WantedMembers;
 use crate::inventory::{KEPT_FROM_ALL, Ledger, NodeId, Occupant};
 use crate::quota::Sums;
+use crate::scheduler::waiting_pods::WaitingPods;
 use crate::scheduler::{Action, Cluster, Waiting};
 
 /// All nominations, and the evictions requested for them.
@@ -228,7 +229,7 @@ impl Nominations {
     pub(super) fn restore(
         &self,
         wanted: &WantedMembers,
-        waiting: &HashMap<Arc<str>, Waiting>,
+        waiting: &WaitingPods,
         ledger: &mut Ledger,
     ) {
         for (_, uid) in &wanted.reserved {

@@ -115,7 +115,7 @@ fn a_pod_that_yielded_is_placed_as_soon_as_the_search_ends_without_victims() {
     assert!(!bench.places(low(1)));
     assert_eq!(bench.in_state("yielding"), 1);
     assert_eq!(bench.scheduler.queue_lengths().active, 1);
-    assert_eq!(bench.scheduler.cluster.waiting["low"].tries, 0, "it did not conflict");
+    assert_eq!(bench.scheduler.cluster.waiting.get("low").expect("it waits").tries, 0, "it did not conflict");
     assert_eq!(bench.carry_on(0, &task), Settled::Done);
     bench.work();
     assert_eq!((bench.bound(), bench.evictions.len()), (vec!["low"], 0));
