@@ -37,6 +37,7 @@ mod watch;
 mod watch_store;
 pub mod webhook_configurations;
 pub mod webhook_path;
+mod window;
 
 pub use allocations::{AllocationWriter, StatusCounters};
 pub use convert::{Interner, read_new_pod};

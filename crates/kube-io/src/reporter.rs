@@ -1,10 +1,11 @@
 //! Reporter of pod conditions and events: bounded and with lower priority than binds.
 //!
-//! Binds come first: while one is in flight, at most one report is. Reports that are not sent are counted as dropped.
+//! Binds come first: while one is in flight, at most one report is. Otherwise there are as many as the API server carries out
+//! without letting them wait ([`Window`]): the next bind waits behind them. Reports that are not sent are counted as dropped.
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -21,12 +22,13 @@ use super::Throttle;
 use super::backlog::{Backlog, Item};
 use super::client::{self, STRATEGIC_MERGE_PATCH};
 use super::report_json::{ConditionPatch, EventBody};
-use super::retry::{self, Abandoned, BACKOFF, Failure, retry};
+use super::retry::{self, Abandoned, BACKOFF, Failure, WriteReply, retry};
+use super::window::Window;
 use berth_model::PodReport;
 
 /// At about 1 KiB per entry, at most 64 MiB: a condition and an event for each of 32,768 pods.
 const BACKLOG_MAX: usize = 65_536;
-/// Reports in flight without and with pending binds.
+/// Most reports in flight without and with pending binds.
 const IN_FLIGHT_MAX: usize = 16;
 const TRICKLE_MAX: usize = 1;
 /// Interval between checks for pending binds.
@@ -52,6 +54,10 @@ pub struct Reporter {
 
 struct Shared {
     backlog: Mutex<Backlog>,
+    window: Mutex<Window>,
+    /// As many reports are in flight as the window allows.
+    is_full: AtomicBool,
+    started: Instant,
     /// Something was pushed.
     pushed: Notify,
     counters: ReportCounters,
@@ -62,6 +68,9 @@ impl Reporter {
         Reporter {
             shared: Arc::new(Shared {
                 backlog: Mutex::new(Backlog::new(BACKLOG_MAX)),
+                window: Mutex::new(Window::new(IN_FLIGHT_MAX)),
+                is_full: AtomicBool::new(false),
+                started: Instant::now(),
                 pushed: Notify::new(),
                 counters: ReportCounters::default(),
             }),
@@ -82,6 +91,11 @@ impl Reporter {
     /// Number of waiting items.
     pub fn waiting(&self) -> usize {
         self.shared.backlog.lock().len()
+    }
+
+    /// Number of reports that may be in flight while no bind is pending.
+    pub fn window(&self) -> usize {
+        self.shared.window.lock().size()
     }
 
     /// Number of items that were dropped and will never be sent.
@@ -111,13 +125,14 @@ impl Reporter {
         let mut in_flight = FuturesUnordered::new();
         loop {
             let trickling = flush_until.is_none() && pending_binds.load(Ordering::Relaxed) > 0;
-            let limit = if trickling { TRICKLE_MAX } else { IN_FLIGHT_MAX };
+            let limit = if trickling { TRICKLE_MAX } else { self.window() };
             while in_flight.len() < limit {
                 let Some(item) = self.shared.backlog.lock().take() else {
                     break;
                 };
                 in_flight.push(sender.deliver(item));
             }
+            self.shared.is_full.store(!trickling && in_flight.len() >= limit, Ordering::Relaxed);
             if flush_until.is_some() && in_flight.is_empty() {
                 return;
             }
@@ -180,7 +195,17 @@ impl Sender<'_> {
 
     /// Sending an item twice is harmless: events have a unique name, and a patch is idempotent.
     async fn attempt(&self, item: &Item) -> Result<(), Failure> {
+        let sent = Instant::now();
         let reply = retry::send(&self.client, request(item, self.host)).await;
+        let shared = self.shared;
+        match &reply {
+            WriteReply::Done(_) => {
+                let was_full = shared.is_full.load(Ordering::Relaxed);
+                shared.window.lock().answered(sent.elapsed(), was_full, shared.started.elapsed());
+            }
+            WriteReply::RetryAfter(_) => shared.window.lock().refused(),
+            _ => {}
+        }
         match item {
             Item::Event(_) => reply.created(),
             Item::Condition(_) => reply.settled().map(drop),
@@ -292,7 +317,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn reports_trickle_while_binds_are_pending_and_flow_when_they_are_not() {
-        for (binds, in_flight) in [(1, 1), (0, 16)] {
+        for (binds, in_flight) in [(1, 1), (0, 4)] {
             let (reporter, server) = (Reporter::new(), Server::new(0, []));
             (0..50).for_each(|index| reporter.report(failed(format!("p{index}"))));
             run_for(&reporter, &server, &AtomicUsize::new(binds), Duration::from_secs(1)).await;
@@ -311,7 +336,35 @@ mod tests {
             pending.store(0, Ordering::Relaxed);
         };
         tokio::join!(run_for(&reporter, &server, &pending, Duration::from_secs(2)), binds_end);
-        assert_eq!(server.on_reply(), 16);
+        assert_eq!(server.on_reply(), 4);
+    }
+
+    /// An API server that carries out `cores` requests at once, each in 5 ms. Returns the sent reports of a second, and the window.
+    async fn send_to(cores: usize) -> (u64, usize) {
+        let cores = Arc::new(Semaphore::new(cores));
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let cores = cores.clone();
+            async move {
+                let _core = cores.acquire_owned().await.expect("never closed");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                Response::builder().status(201).body(Body::empty())
+            }
+        });
+        let reporter = Reporter::new();
+        (0..20_000).for_each(|index| reporter.report(failed(format!("p{index}"))));
+        let client = Client::new(service, "default");
+        let pending = AtomicUsize::new(0);
+        let run = reporter.run(client, "host", &pending, std::future::pending(), Duration::ZERO);
+        let _ = tokio::time::timeout(Duration::from_secs(1), run).await;
+        (of(&reporter.counters().sent), reporter.window())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_of_few_cores_is_kept_busy_and_not_flooded() {
+        let (sent, window) = send_to(2).await;
+        assert!(sent >= 390 && window <= 6, "{sent} of 400, {window} in flight");
+        let (sent, window) = send_to(64).await;
+        assert!(sent >= 2_500 && window == 16, "{sent} of 3,200, {window} in flight");
     }
 
     #[tokio::test(start_paused = true)]

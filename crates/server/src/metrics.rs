@@ -507,6 +507,12 @@ impl Scrape {
             "Events and conditions waiting to be sent",
             &[(&[], reporter.waiting())],
         )?;
+        gauges(
+            to,
+            "berth_reports_in_flight_max",
+            "Events and conditions that may be in flight while no bind is",
+            &[(&[], reporter.window())],
+        )?;
         let reports = reporter.counters();
         counters(
             to,

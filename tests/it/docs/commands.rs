@@ -90,6 +90,14 @@ const COVERED: &[Document] = &[
                  --churn 1000 --seconds 15 --dispatcher protean --agents 2",
                 BENCHMARK,
             ),
+            (
+                "cargo bench --bench cluster -- --workload pod-groups --nodes 1000 --pods 8000 --subjects null,berth,kube-scheduler",
+                BENCHMARK,
+            ),
+            (
+                "cargo bench --bench cluster -- --workload gangs --nodes 1000 --pods 8000 --subjects null,berth --repeat 2",
+                BENCHMARK,
+            ),
             ("cargo bench -p berth-scheduler --bench tenants -- --pods 10000 --seconds 8", BENCHMARK),
             (
                 "cargo bench -p berth-scheduler --bench tenants -- --pods 10000 --seconds 8 --limit 1000000",
