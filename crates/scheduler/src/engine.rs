@@ -116,7 +116,7 @@ impl Signal {
 
 /// Interval at which an idle agent checks whether its lists are behind.
 const IDLE_LOOK: Duration = Duration::from_millis(100);
-/// Rows that an agent without work copies at once.
+/// Rows that an agent copies at once, unless they change while it works.
 const ROWS_MAX: usize = 256;
 
 impl Engine {
@@ -239,32 +239,45 @@ struct AgentThread {
     laps: Vec<(Part, Duration)>,
 }
 
-/// A task, and the number of rows the agent copied for it.
-type Work = Option<(Task, usize)>;
+/// What an agent does next.
+enum Turn {
+    /// A task, and the number of rows that the agent copied for it.
+    Task(Task, usize),
+    /// More rows have changed than may be copied at once.
+    Behind,
+    Nothing,
+}
 
 impl AgentThread {
     fn run(mut self) {
         let shared = self.shared.clone();
-        let mut work = None;
+        let mut turn = Turn::Nothing;
         while !shared.stopping.load(Ordering::Acquire) {
-            work = match work {
-                Some((task, rows)) => self.work(task, rows),
-                None => shared.with(Operation::Task, |scheduler, now| self.take(scheduler, now)),
+            turn = match turn {
+                Turn::Task(task, rows) => self.work(task, rows),
+                Turn::Behind => {
+                    shared.approach(Operation::IdleAgent, &mut self.agent);
+                    shared.with(Operation::Task, |scheduler, now| self.take(scheduler, now))
+                }
+                Turn::Nothing => shared.with(Operation::Task, |scheduler, now| self.take(scheduler, now)),
             };
-            if work.is_none() && !shared.agents[self.index].wait(IDLE_LOOK) {
+            if matches!(turn, Turn::Nothing) && !shared.agents[self.index].wait(IDLE_LOOK) {
                 self.maintain_caches();
             }
         }
     }
 
-    fn take(&mut self, scheduler: &mut Scheduler, now: Duration) -> Work {
-        let task = scheduler.next_task(self.index, now)?;
+    fn take(&mut self, scheduler: &mut Scheduler, now: Duration) -> Turn {
+        if self.agent.is_behind(scheduler.inventory(), ROWS_MAX) {
+            return Turn::Behind;
+        }
+        let Some(task) = scheduler.next_task(self.index, now) else { return Turn::Nothing };
         let rows = self.agent.catch_up(scheduler.inventory());
-        Some((task, rows))
+        Turn::Task(task, rows)
     }
 
     /// Carries out a task until it is settled, and takes the next one.
-    fn work(&mut self, task: Task, mut rows: usize) -> Work {
+    fn work(&mut self, task: Task, mut rows: usize) -> Turn {
         let shared = self.shared.clone();
         let began = Instant::now();
         loop {
@@ -287,7 +300,7 @@ impl AgentThread {
                 Ok(self.take(scheduler, now))
             });
             match settled {
-                Ok(work) => return work,
+                Ok(turn) => return turn,
                 Err(more) => rows += more,
             }
         }
@@ -317,5 +330,39 @@ impl AgentThread {
             shared.with(Operation::IdleAgent, |scheduler, _| scheduler.cache_changed(self.index, &changes));
             *shared.stats[self.index].lock() = self.agent.cache_stats();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::CacheLimits;
+    use crate::testing::Nowhere;
+    use berth_model::Node;
+
+    #[test]
+    fn an_agent_that_is_far_behind_copies_rows_in_slices_before_it_takes_a_task() {
+        let config = SchedulerConfig { agents: 1, ..SchedulerConfig::default() };
+        let shared = Arc::new(Shared {
+            scheduler: Mutex::new(Scheduler::new(config, Estimator::default())),
+            agents: vec![Signal::default()],
+            stats: vec![Mutex::default()],
+            outlet: Box::new(Nowhere),
+            started: Instant::now(),
+            stopping: AtomicBool::new(false),
+            pending_binds: AtomicUsize::new(0),
+        });
+        let agent = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: 1 });
+        let mut thread = AgentThread { index: 0, agent, shared: shared.clone(), laps: Vec::new() };
+        let mut scheduler = shared.scheduler.lock();
+        for at in 0..=ROWS_MAX {
+            scheduler.apply_node(Node { name: format!("n{at}").into(), ..Node::default() });
+        }
+        assert!(matches!(thread.take(&mut scheduler, Duration::ZERO), Turn::Behind));
+        drop(scheduler);
+        shared.approach(Operation::IdleAgent, &mut thread.agent);
+        let turn = thread.take(&mut shared.scheduler.lock(), Duration::ZERO);
+        assert!(matches!(turn, Turn::Nothing), "there is no pod");
+        assert!(!thread.agent.is_behind(shared.scheduler.lock().inventory(), 0));
     }
 }

@@ -13,7 +13,7 @@ use crate::quota::QuotaReport;
 use crate::scheduler::{Eviction, LatencySample, SchedulerConfig};
 use berth_model::{PodRef, PodReport};
 
-struct Nowhere;
+pub(crate) struct Nowhere;
 
 impl Outlet for Nowhere {
     fn bind(&self, _: Binding, _: u64) {}

@@ -103,6 +103,11 @@ impl Agent {
         self.view.catch_up(inventory)
     }
 
+    /// Whether more than `most` changes are not copied yet.
+    pub fn is_behind(&self, inventory: &Inventory, most: usize) -> bool {
+        inventory.changes_after(self.view.seen()).len() > most
+    }
+
     /// Copies at most `most` of the changed rows. Returns whether no more are left; until then nothing else may be asked.
     pub fn approach(&mut self, inventory: &Inventory, most: usize) -> bool {
         self.view.approach(inventory, most)
