@@ -296,7 +296,11 @@ impl Workload {
         (0..pods.checked_div(size).unwrap_or(0)).map(move |index| {
             let name = gang_name(index);
             let (api_version, kind, spec) = if is_pod_group {
-                ("scheduling.k8s.io/v1alpha2", "PodGroup", json!({"schedulingPolicy": {"gang": {"minCount": size}}}))
+                (
+                    "scheduling.k8s.io/v1alpha2",
+                    "PodGroup",
+                    json!({"schedulingPolicy": {"gang": {"minCount": size}}}),
+                )
             } else {
                 let spec = json!({"minimum": size, "selector": {"matchLabels": {"gang": name}}});
                 ("berth.dev/v1alpha1", "Allocation", spec)

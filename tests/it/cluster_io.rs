@@ -345,7 +345,7 @@ async fn events_and_conditions_are_those_of_kube_scheduler() {
     create_nodes(&client, &Nodes::default()).await;
 
     let profiles = "profiles:\n- schedulerName: theirs\n";
-    let _scheduler = control_plane.start_scheduler(profiles).await.expect("a scheduler");
+    let _scheduler = control_plane.start_scheduler(profiles, &[]).await.expect("a scheduler");
     big_and_small(&client, "theirs", ["theirs-big", "theirs-small"]).await;
     let mut condition =
         soon("kube-scheduler's condition", async || pod_scheduled(&client, "theirs-big-0").await).await;

@@ -110,7 +110,8 @@ async fn a_real_scheduler_binds_pods_until_it_is_dropped() {
     let control_plane = start_control_plane().await;
     let client = control_plane.client();
     create_nodes(&client, &Nodes { count: 2, ..Nodes::default() }).await;
-    let scheduler = control_plane.start_scheduler("profiles: [{schedulerName: upstream}]").await.unwrap();
+    let scheduler =
+        control_plane.start_scheduler("profiles: [{schedulerName: upstream}]", &[]).await.unwrap();
     let pods = Pods { count: 5, scheduler: "upstream", ..Pods::default() };
     create_pods(&client, &pods, |_, _| {}).await;
     let api = Api::<Pod>::default_namespaced(client.clone());

@@ -168,7 +168,7 @@ async fn a_kube_scheduler_is_known_by_its_client_certificate() {
 
     let pods = Pods { count: 20, scheduler: "default-scheduler", ..Pods::default() };
     let wrong =
-        cluster.start_scheduler(&as_client("stranger", &stranger, &[])).await.expect("kube-scheduler starts");
+        cluster.start_scheduler(&as_client("stranger", &stranger), &[]).await.expect("kube-scheduler starts");
     create_pods(&client, &pods, |_, _| {}).await;
     let message = await_message(&client, "default", "pod-0", |message| message.contains("extender")).await;
     assert!(message.contains("code 403"), "{message}");

@@ -155,7 +155,7 @@ async fn fill(guarded: bool, nodes: usize, pods_each: usize, limit: Duration) ->
     if guarded {
         install(&client, berth.secure_address().await, &certificates.ca, "Ignore").await;
     }
-    let _kube_scheduler = cluster.start_scheduler("").await.expect("kube-scheduler starts");
+    let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
     let log = BindLog::start(&client);
     let of = |prefix, scheduler| Pods { prefix, scheduler, count: pods_each, ..Pods::default() };
     let (theirs, ours) = (of("theirs", "default-scheduler"), of("ours", "berth"));

@@ -355,7 +355,7 @@ async fn the_guard_fails_closed_only_while_berth_serves_and_a_new_node_gets_its_
     create_namespace(&client, NAMESPACE).await;
     create_namespace(&client, "kube-flannel").await;
     create_nodes(&client, &Nodes { count: 1, ..Nodes::default() }).await;
-    let _kube_scheduler = cluster.start_scheduler("").await.expect("kube-scheduler starts");
+    let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
     let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let config = local_config(&chart);
     let start = async || Berth::start(&cluster.kubeconfig(), &config);

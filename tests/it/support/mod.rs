@@ -110,8 +110,8 @@ pub fn are_installed(programs: &[&str]) -> bool {
     if missing.is_empty() {
         return true;
     }
-    let package = |program: &&str| if *program == "promtool" { "prometheus" } else { *program };
-    let packages: BTreeSet<_> = missing.iter().map(package).collect();
+    let packages: BTreeSet<_> =
+        missing.iter().map(|program| if *program == "promtool" { "prometheus" } else { program }).collect();
     let packages = packages.into_iter().collect::<Vec<_>>().join(" ");
     let why = format!("{} not installed: apt-get install {packages}", missing.join(", "));
     assert!(std::env::var_os("CI").is_none(), "in CI all tests run: {why}");

@@ -116,12 +116,7 @@ impl Preemption {
     }
 
     /// Restores the reservations of the members that are still nominated.
-    pub(super) fn restore(
-        &self,
-        wanted: &WantedMembers,
-        waiting: &WaitingPods,
-        ledger: &mut Ledger,
-    ) {
+    pub(super) fn restore(&self, wanted: &WantedMembers, waiting: &WaitingPods, ledger: &mut Ledger) {
         self.nominations.restore(wanted, waiting, ledger);
     }
 

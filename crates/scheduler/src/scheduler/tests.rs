@@ -545,7 +545,8 @@ fn pods_that_come_before_their_controller_are_spread_once_it_is_known_and_no_oth
         bench.apply(owned(uid, owner));
     }
     bench.work();
-    let class = |bench: &Bench, uid: &str| bench.scheduler.cluster.waiting.get(uid).expect("it waits").class.clone();
+    let class =
+        |bench: &Bench, uid: &str| bench.scheduler.cluster.waiting.get(uid).expect("it waits").class.clone();
     assert_eq!(class(&bench, "a").id, class(&bench, "c").id);
     bench.scheduler.apply_object(replica_set("web"));
     bench.work();

@@ -226,12 +226,7 @@ impl Nominations {
     }
 
     /// Restores the reservations of the members that are still nominated.
-    pub(super) fn restore(
-        &self,
-        wanted: &WantedMembers,
-        waiting: &WaitingPods,
-        ledger: &mut Ledger,
-    ) {
+    pub(super) fn restore(&self, wanted: &WantedMembers, waiting: &WaitingPods, ledger: &mut Ledger) {
         for (_, uid) in &wanted.reserved {
             if let Some((nomination, pod)) = self.all.get(uid).zip(waiting.get(uid)) {
                 let wanted = (&nomination.node, nomination.priority, &pod.holding.usage);
