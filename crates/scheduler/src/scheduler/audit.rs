@@ -82,7 +82,7 @@ impl Scheduler {
 
     /// Returns the pods with a reservation that are not waiting pods of this scheduler, in no particular order.
     pub fn reserved_for_others(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.cluster.ledger.reserved().filter(|uid| !self.cluster.waiting.contains_key(*uid))
+        self.cluster.ledger.reserved().filter(|uid| !self.cluster.waiting.contains_key(uid))
     }
 
     /// Applies the state of the API server for a pod that differs.

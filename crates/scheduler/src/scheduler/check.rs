@@ -155,7 +155,7 @@ impl Scheduler {
     /// Checks that a waiting pod has a reservation exactly while it is nominated.
     fn check_nominations(&self) -> Checked {
         let mut kept: Vec<_> =
-            self.cluster.ledger.reserved().filter(|uid| self.cluster.waiting.contains_key(*uid)).collect();
+            self.cluster.ledger.reserved().filter(|uid| self.cluster.waiting.contains_key(uid)).collect();
         let mut nominated: Vec<_> = self.nominated_pods().map(|(uid, _)| uid).collect();
         kept.sort();
         nominated.sort();

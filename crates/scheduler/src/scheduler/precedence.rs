@@ -126,14 +126,14 @@ impl Scheduler {
         let others = (0..self.dispatcher.agents()).filter(|agent| *agent != at);
         let mut current = others.filter_map(|agent| self.dispatcher.current(agent, pod.priority));
         let placing = |uid: &&Arc<str>| {
-            let waiting = self.cluster.waiting.get(*uid);
+            let waiting = self.cluster.waiting.get(uid);
             waiting.is_some_and(|other| other.state.is_tried() && first(other))
         };
         if let Some(uid) = current.find(placing) {
             return Some(Precedent::Pod(uid.clone()));
         }
         let mut hunting = self.preemption.looking_at(node, pod.priority, &self.parked);
-        let found = hunting.find(|uid| self.cluster.waiting.get(*uid).is_some_and(first))?;
+        let found = hunting.find(|uid| self.cluster.waiting.get(uid).is_some_and(first))?;
         Some(Precedent::Hunt(self.cluster.waiting.get(found)?.class.id))
     }
 

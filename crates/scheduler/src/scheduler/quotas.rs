@@ -151,7 +151,7 @@ impl Quotas {
         }
         self.refreshed_at = now;
         let is_pod =
-            |key: &&Arc<str>| cluster.waiting.get(*key).is_some_and(|pod| pod.state == State::OverQuota);
+            |key: &&Arc<str>| cluster.waiting.get(key).is_some_and(|pod| pod.state == State::OverQuota);
         self.lines.quotas().flat_map(|quota| self.lines.all(quota).filter(is_pod)).cloned().collect()
     }
 

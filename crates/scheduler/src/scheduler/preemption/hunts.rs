@@ -509,7 +509,7 @@ impl Hunts {
             return;
         }
         let eligible = |uid: &&Arc<str>| {
-            cluster.waiting.get(*uid).is_some_and(|pod| {
+            cluster.waiting.get(uid).is_some_and(|pod| {
                 pod.policy == PreemptionPolicy::PreemptLowerPriority
                     && pod.holding.quota.is_some()
                     && self.may_preempt(pod, cluster, nominations)
