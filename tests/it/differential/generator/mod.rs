@@ -73,6 +73,8 @@ pub struct Generator {
     owners: BTreeSet<(&'static str, String)>,
     /// Claims and other storage objects, by resource and key.
     storage: BTreeSet<(&'static str, String)>,
+    /// Claims, by namespace and name, for which a free volume is reserved.
+    reserved: BTreeSet<[&'static str; 2]>,
     /// Pods without node and name: one workload each.
     templates: Vec<Value>,
     named: u64,
@@ -119,6 +121,7 @@ impl Generator {
             namespaces: BTreeMap::new(),
             owners: BTreeSet::new(),
             storage: BTreeSet::new(),
+            reserved: BTreeSet::new(),
             templates: Vec::new(),
             named: 0,
         }

@@ -175,7 +175,10 @@ impl Generator {
         disk["status"] = json!({"phase": "Available"});
         if self.dice.percent(15) {
             let (namespace, claim) = (self.one(&NAMESPACES[..3]), self.one(CLAIMS));
-            disk["spec"]["claimRef"] = json!({"namespace": namespace, "name": claim});
+            // Upstream chooses arbitrarily among several for one claim.
+            if self.reserved.insert([namespace, claim]) {
+                disk["spec"]["claimRef"] = json!({"namespace": namespace, "name": claim});
+            }
         }
         self.put_storage("persistentvolumes", disk, step);
     }
