@@ -496,6 +496,26 @@ fn another_configuration_makes_other_pods_and_the_port_follows_it() {
     assert_eq!(container["ports"][0]["containerPort"], 8080);
 }
 
+/// The agents keep lists, and one more cache serves the extender and explanations.
+#[test]
+fn the_memory_limit_has_room_for_all_caches() {
+    let objects = rendered("");
+    let container = &the("Deployment", &objects)["spec"]["template"]["spec"]["containers"][0];
+    let limit = container["resources"]["limits"]["memory"].as_str().expect("a limit");
+    let limit = berth_model::Quantity::parse(limit).expect("a quantity").value();
+    let config = loaded_config(&objects);
+    let caches = config.agent_count(usize::MAX) as i64 + 1;
+    let bytes = caches * (i64::from(config.cache_memory_mib) << 20);
+    assert!(bytes <= limit * 2 / 3, "{caches} caches may take {bytes} of {limit} bytes");
+}
+
+#[test]
+fn webhooks_have_a_secret_path() {
+    let secret = |values| loaded_config(&rendered(values)).serving.webhook_secret;
+    assert_eq!(secret("guard: {enabled: true}"), "berth-webhooks");
+    assert_eq!(secret(""), "", "there are none");
+}
+
 #[test]
 fn a_digest_goes_before_the_tag() {
     let digest = format!("sha256:{}", "0".repeat(64));

@@ -86,8 +86,9 @@ pub struct ExtenderConfig {
 pub struct GuardConfig {
     /// Serve `/guard`. A ValidatingWebhookConfiguration must send bindings to it.
     pub enabled: bool,
-    /// Accept only callers with a client certificate of `serving.clientCaFile`. API servers have one only if
-    /// they are configured to.
+    /// Besides the secret path, callers need a client certificate of `serving.clientCaFile`, or a token, whose
+    /// user has the verb `post` on the nonResourceURL `/guard`. API servers have one only if they are
+    /// configured to.
     pub require_client_certificate: bool,
     /// What the API server does with bindings while no replica answers: `Ignore` allows them, `Fail` refuses
     /// them. berth writes `Fail` into `serving.webhookConfiguration` while it reviews, and `Ignore` when the

@@ -94,6 +94,10 @@ enum Credential {
     Certificate(ClientCertificate),
 }
 
+/// The path that access is asked about, instead of the request's, whose end is secret.
+#[derive(Debug, Clone)]
+pub struct AccessPath(pub Arc<str>);
+
 /// The access that a request needs, and its credentials.
 struct AccessRequest {
     verb: String,
@@ -211,6 +215,7 @@ async fn admit_client(
 impl AccessRequest {
     fn of<B>(request: &HttpRequest<B>) -> Result<AccessRequest, Refusal> {
         let certificate = request.extensions().get::<ClientCertificate>();
+        let asked_path = request.extensions().get::<AccessPath>();
         let credential = match (request.headers().get(header::AUTHORIZATION), certificate) {
             // A token wins: it belongs to this request, the certificate to the whole connection.
             (Some(value), _) => Credential::Token(token_in(value).ok_or(Refusal::Unauthenticated(
@@ -228,7 +233,7 @@ impl AccessRequest {
         };
         Ok(AccessRequest {
             verb: request.method().as_str().to_ascii_lowercase(),
-            path: request.uri().path().to_owned(),
+            path: asked_path.map_or_else(|| request.uri().path().to_owned(), |path| path.0.to_string()),
             credential,
         })
     }
@@ -275,6 +280,15 @@ mod tests {
     fn a_request_is_asked_about_by_its_method_and_its_path_alone() {
         let asked = asked(Some("Bearer abc"), None).ok().unwrap();
         assert_eq!((asked.verb.as_str(), asked.path.as_str()), ("get", "/metrics"));
+    }
+
+    #[test]
+    fn a_secret_end_of_a_path_is_not_asked_about() {
+        let mut request =
+            HttpRequest::post("/guard/secret").header(header::AUTHORIZATION, "Bearer abc").body(()).unwrap();
+        request.extensions_mut().insert(AccessPath("/guard".into()));
+        let asked = AccessRequest::of(&request).ok().unwrap();
+        assert_eq!((asked.verb.as_str(), asked.path.as_str()), ("post", "/guard"));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use axum::routing::MethodRouter;
 use parking_lot::RwLock;
 use ring::digest::{SHA256, digest};
 
-use super::access::Access;
+use super::access::{Access, AccessPath};
 use super::secure::{ClientGroup, mark_admitted};
 
 /// Decides who may call the webhooks. Clones share the tokens.
@@ -50,22 +50,19 @@ impl WebhookAccess {
         self.tokens.as_ref().is_none_or(|tokens| tokens.read().contains(&asked))
     }
 
-    /// Routes a webhook at `path`, and below it with a token. `certified`: callers also need a client certificate or
-    /// credentials.
+    /// Routes a webhook at `path`, and below it with a token. `certified`: callers with a token need credentials, too, whose user
+    /// may call `path`.
     pub fn route(&self, path: &str, webhook: MethodRouter, access: &Access, certified: bool) -> Router {
         let plain = Router::new().route(path, webhook.clone());
         let secret = Router::new().route(&format!("{path}/{{token}}"), webhook);
-        let certify = |routes| match certified {
-            true => access.admit_clients(routes, Arc::default()),
-            false => routes,
+        let plain = match certified || !self.is_open() {
+            true => access.guard(plain),
+            false => plain.route_layer(map_request(admit_all)),
         };
-        let plain = match (certified, self.is_open()) {
-            (true, _) => certify(plain),
-            (false, true) => plain.route_layer(map_request(admit_all)),
-            (false, false) => access.guard(plain),
-        };
-        let known = from_fn_with_state((self.clone(), access.clone()), admit);
-        plain.merge(certify(secret).route_layer(known))
+        let secret = if certified { access.guard(secret) } else { secret };
+        // Added last, it is asked first.
+        let known = from_fn_with_state((self.clone(), access.clone(), AccessPath(path.into())), admit);
+        plain.merge(secret.route_layer(known))
     }
 }
 
@@ -80,13 +77,14 @@ async fn admit_all(request: Request) -> Request {
 
 /// A wrong token gets the answer of a path that does not exist. The body is not read.
 async fn admit(
-    State((webhooks, access)): State<(WebhookAccess, Access)>,
+    State((webhooks, access, path)): State<(WebhookAccess, Access, AccessPath)>,
     Path(token): Path<String>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     if webhooks.admits(&token) {
         mark_admitted(&request, ClientGroup::Webhooks);
+        request.extensions_mut().insert(path);
         return next.run(request).await;
     }
     access.counters().unauthenticated.fetch_add(1, Relaxed);

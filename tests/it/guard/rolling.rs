@@ -86,7 +86,10 @@ async fn three_rolling_updates_of_two_replicas_lose_no_review_and_no_request_to_
     let clients = Ca::new("clients");
     let ca_file = folder.path().join("clients.crt");
     std::fs::write(&ca_file, &clients.certificate).expect("written");
-    let serving = json!({"clientCaFile": ca_file, "shutdownDelay": "1s"});
+    // With a secret path, replicas need RBAC to forward reviews.
+    let serving = json!({
+        "clientCaFile": ca_file, "shutdownDelay": "1s", "webhookSecret": "berth-webhooks", "webhookConfiguration": "berth",
+    });
     let config = certificates.config_with(&serving, SETTINGS);
     let start = async || {
         let berth = Berth::start(&file, &config);

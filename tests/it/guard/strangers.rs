@@ -1,6 +1,7 @@
 //! What those can do to others who have no credentials, or only those of a tenant.
 
-use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
+use k8s_openapi::api::core::v1::{Namespace, ResourceQuota, Secret};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{Patch, PatchParams};
 
 use super::*;
@@ -99,4 +100,71 @@ async fn a_tenant_whose_pods_are_refused_by_its_quota_holds_room_only_for_moment
     }
     assert_eq!(berth.metric(r#"berth_others{kind="held"}"#).await, 0.0);
     await_bound(&client, "real").await;
+}
+
+/// A review of a pod on a node that does not exist: its answer takes no room.
+fn harmless() -> String {
+    forged(0).replace("node-0", "no-such-node")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_certificates_are_required_the_secret_path_alone_opens_nothing() {
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    let (certificates, clients) = (Certificates::new(), Ca::new("clients"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let ca_file = folder.path().join("clients.crt");
+    std::fs::write(&ca_file, &clients.certificate).expect("written");
+    let serving =
+        json!({"webhookSecret": "berth-webhooks", "webhookConfiguration": "berth", "clientCaFile": ca_file});
+    let config = certificates.config_with(&serving, "leaderElection: {namespace: default}");
+    let config =
+        config.replace("guard: {enabled: true}", "guard: {enabled: true, requireClientCertificate: true}");
+    let berth = Berth::start(&cluster.kubeconfig(), &config);
+    berth.await_ready().await;
+    let address = berth.secure_address().await;
+    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
+    let token = async || {
+        let data = secrets.get_opt("berth-webhooks").await.expect("an answer")?.data?;
+        String::from_utf8(data.get("token")?.0.clone()).ok()
+    };
+    await_until(SOON, "the path is known", async || token().await.is_some()).await;
+    let secret = format!("/guard/{}", token().await.expect("a token"));
+
+    let role: ClusterRole = serde_json::from_value(json!({
+        "metadata": {"name": "reviews"}, "rules": [{"nonResourceURLs": ["/guard"], "verbs": ["post"]}],
+    }))
+    .expect("a role");
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": "reviews"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reviews"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "api-server"}],
+    }))
+    .expect("a binding");
+    Api::all(client.clone()).create(&PostParams::default(), &role).await.expect("created");
+    Api::all(client.clone()).create(&PostParams::default(), &binding).await.expect("created");
+
+    let ask = async |path: &str, user: Option<&str>| {
+        let ca = reqwest::Certificate::from_pem(certificates.ca.as_bytes()).expect("a CA");
+        let mut http = reqwest::Client::builder().add_root_certificate(ca);
+        if let Some(user) = user {
+            let pair = clients.client(user, "nobody", in_seconds(7_200));
+            let pem = format!("{}{}", pair.key, pair.certificate);
+            http = http.identity(reqwest::Identity::from_pem(pem.as_bytes()).expect("an identity"));
+        }
+        let http = http.build().expect("a client");
+        let answer = http.post(format!("https://{address}{path}")).body(harmless()).send().await;
+        answer.expect("an answer").status().as_u16()
+    };
+    // RBAC follows its objects within moments.
+    await_until(SOON, "the API server's certificate is known", async || {
+        ask(&secret, Some("api-server")).await == 200
+    })
+    .await;
+    assert_eq!(ask(&secret, None).await, 401);
+    assert_eq!(ask(&secret, Some("kubelet")).await, 403);
+    assert_eq!(ask("/guard/wrong", Some("api-server")).await, 404);
+    // As the other replicas.
+    assert_eq!(ask("/guard", Some("api-server")).await, 200);
+    assert_eq!(ask("/guard", None).await, 401);
 }
