@@ -321,11 +321,16 @@ impl Sim {
         Err("rooms are kept for aged pods for ever".into())
     }
 
-    /// Goes on until no agent works and no condition is on its way, at most a few seconds.
+    /// Goes on until no agent has worked and no condition was on its way for two ticks: what an agent has found is reported at a
+    /// tick. At most some seconds.
     fn let_agents_finish(&mut self) -> Step {
-        let until = self.now + 5 * S;
-        while !self.is_quiet() && self.now < until {
+        let until = self.now + 20 * S;
+        let mut busy_at = self.now;
+        while self.now < until && self.now - busy_at < 2 * S {
             self.step()?;
+            if !self.is_quiet() {
+                busy_at = self.now;
+            }
         }
         Ok(())
     }

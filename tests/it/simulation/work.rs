@@ -5,12 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_model::{Amounts, Identity, Labels, Node, Peer, Pod, PodSpec, Usage};
+use berth_model::{Amounts, Identity, LabelSelector, Labels, Node, Peer, Pod, PodSpec, Usage};
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::engine::Operation;
-use berth_scheduler::objects::{ClusterObject, ObjectKind};
+use berth_scheduler::gang::{Allocation, AllocationKind, AllocationName, GangRole, RoleMembers};
+use berth_scheduler::inventory::NodeId;
+use berth_scheduler::objects::{ClusterObject, ObjectKind, ObjectName};
 use berth_scheduler::placement::{BindOutcome, Binding};
+use berth_scheduler::policy::SelectedNamespaces;
+use berth_scheduler::quota::{Limits, Quota, Reclaim, Scope};
 use berth_scheduler::scheduler::{Action, Requester, Scheduler, SchedulerConfig, Settled, Task};
 
 use super::sim::S;
@@ -26,6 +30,8 @@ struct Crowd {
     task: Option<Task>,
     now: Duration,
     binds: Vec<Binding>,
+    /// The last object that was changed.
+    object: String,
     /// Largest number of visits by operation.
     worst: BTreeMap<&'static str, u64>,
     exceeded: Vec<String>,
@@ -58,6 +64,53 @@ fn pod(uid: &str, cpu_milli: i64, class: usize) -> Pod {
 
 fn namespace(team: &str) -> ClusterObject {
     ClusterObject::Namespace { name: "ns".into(), labels: [("team", team)].into_iter().collect() }
+}
+
+/// Objects each of which concerns all pods, and a namespace without any.
+fn objects() -> impl Iterator<Item = ClusterObject> {
+    let all = |kind, name: &str| ClusterObject::Selecting {
+        kind,
+        name: ObjectName { namespace: "ns".into(), name: name.into() },
+        selector: LabelSelector::All(Box::default()),
+    };
+    let quota = Quota {
+        name: "q".into(),
+        uid: "q".into(),
+        generation: 1,
+        created: 1,
+        scope: Scope { queue: None, namespaces: SelectedNamespaces::Named(["ns".into()].into()) },
+        reclaim: Reclaim::Never,
+        limits: Ok(Limits::default()),
+    };
+    let role = GangRole {
+        name: "".into(),
+        members: RoleMembers::Selected(LabelSelector::All(Box::default())),
+        minimum: 2,
+    };
+    let allocation = Allocation {
+        uid: "gang".into(),
+        name: AllocationName {
+            kind: AllocationKind::Allocation,
+            namespace: "ns".into(),
+            name: "gang".into(),
+        },
+        generation: 1,
+        created_s: 1,
+        roles: [role].into(),
+        timeout: None,
+        topology: None,
+        was_scheduled: false,
+        problem: None,
+    };
+    [
+        namespace("b"),
+        ClusterObject::Namespace { name: "empty".into(), labels: Labels::default() },
+        all(ObjectKind::ReplicaSet, "set"),
+        all(ObjectKind::Service, "service"),
+        ClusterObject::Quota(Box::new(quota)),
+        ClusterObject::Allocation(Box::new(allocation)),
+    ]
+    .into_iter()
 }
 
 impl Crowd {
@@ -109,6 +162,7 @@ impl Crowd {
             task: None,
             now: Duration::ZERO,
             binds: Vec::new(),
+            object: "nothing".into(),
             worst: BTreeMap::new(),
             exceeded: Vec::new(),
         };
@@ -130,7 +184,7 @@ impl Crowd {
         let worst = self.worst.entry(operation.name()).or_default();
         *worst = visits.max(*worst);
         if operation.visits_max().is_some_and(|most| visits > most) {
-            self.exceeded.push(format!("{what} visited {visits}"));
+            self.exceeded.push(format!("{what} visited {visits}, after {}", self.object));
         }
         result
     }
@@ -178,13 +232,23 @@ impl Crowd {
     }
 
     /// What happens all the time.
-    fn live(&mut self) {
+    fn live(&mut self, objects: impl Iterator<Item = ClusterObject>) {
         self.work(3 * FEW);
         self.ticks(20, S);
-        self.measure(Operation::ObjectEvent, "a relabelled namespace", |scheduler, _, _| {
-            scheduler.apply_object(namespace("b"));
-        });
-        self.ticks(30, S / 10);
+        for object in objects {
+            self.object = format!("{object:?}").chars().take(40).collect();
+            self.measure(Operation::ObjectEvent, "an object", |scheduler, _, _| {
+                scheduler.apply_object(object)
+            });
+            self.ticks(30, S / 10);
+        }
+        let mut next = Some(NodeId(0));
+        while let Some(node) = next {
+            let heal = |scheduler: &mut Scheduler, _: &mut Agent, _| scheduler.heal_from(node);
+            let (wrong, more) = self.measure(Operation::SelfCheck, "a slice of the self-check", heal);
+            assert!(wrong.is_empty(), "{wrong:?}");
+            next = more;
+        }
         for at in 0..FEW {
             let uid: Arc<str> = format!("placed-{at}").into();
             self.measure(Operation::PodEvent, "a deleted pod", |scheduler, _, _| scheduler.delete_pod(&uid));
@@ -224,7 +288,7 @@ impl Crowd {
 #[test]
 fn no_operation_visits_more_than_its_bound_however_many_pods_and_nodes_there_are() {
     let mut crowd = Crowd::new(MANY, 2 * MANY, 2 * MANY, FEW);
-    crowd.live();
+    crowd.live(objects());
     crowd.judge();
 }
 
@@ -235,14 +299,15 @@ fn no_operation_visits_more_than_its_bound_however_many_classes_are_parked() {
         crowd.work(MANY);
     }
     assert!(crowd.scheduler.parked_classes() > MANY);
-    crowd.live();
+    crowd.live(objects());
     crowd.judge();
 }
 
 #[test]
 fn no_operation_visits_more_than_its_bound_however_many_pods_are_held_back() {
     let mut crowd = Crowd::limited(FEW + 1, FEW, (2 * MANY, 2 * MANY), FEW);
-    crowd.live();
+    // Not the allocation, whose members are held back by no limit.
+    crowd.live(objects().filter(|object| !matches!(object, ClusterObject::Allocation(_))));
     assert!(crowd.scheduler.parked_classes() <= FEW);
     assert!(crowd.scheduler.held_back() > MANY);
     crowd.judge();

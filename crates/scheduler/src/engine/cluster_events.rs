@@ -59,8 +59,7 @@ impl Engine {
         self.synced()
     }
 
-    /// Upserts an object of another kind. Bounded by the number of known pods: a namespace, a quota or an allocation may
-    /// concern them all.
+    /// Upserts an object of another kind. Marks the pods that it concerns, which are classified again in slices.
     pub fn apply_object(&self, object: ClusterObject) {
         self.with(Operation::ObjectEvent, |scheduler, _| scheduler.apply_object(object));
     }

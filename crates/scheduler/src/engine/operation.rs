@@ -69,16 +69,16 @@ impl Operation {
             | Operation::Review
             | Operation::ExtenderBind
             | Operation::Resize
-            | Operation::IdleAgent => Some(VISITS_MAX / 8),
-            // A quota or an allocation may concern all pods.
-            Operation::ObjectEvent => None,
+            | Operation::IdleAgent
+            // Pods that an object concerns are marked by namespace or owner, and classified again in slices.
+            | Operation::ObjectEvent
+            | Operation::SelfCheck => Some(VISITS_MAX / 8),
             // Ends of lists, and what happens once in minutes or on request.
             Operation::PodList
             | Operation::NodeList
             | Operation::ObjectList
             | Operation::Hints
             | Operation::Leadership
-            | Operation::SelfCheck
             | Operation::Evaluation
             | Operation::Advice
             | Operation::Snapshot => None,

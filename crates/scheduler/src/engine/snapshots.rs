@@ -94,6 +94,23 @@ impl Engine {
         self.with(Operation::Snapshot, |scheduler, _| scheduler.inventory().nodes().cloned().collect())
     }
 
+    /// Returns what the pods of DaemonSets and static pods request on these nodes, in the same order; nothing on unknown nodes. Takes
+    /// the lock for a few nodes at a time.
+    pub fn requested_by_daemons(&self, nodes: &[Arc<Node>]) -> Vec<Amounts> {
+        const NODES_AT_ONCE: usize = 32;
+        let slices = nodes.chunks(NODES_AT_ONCE).flat_map(|slice| {
+            self.with(Operation::Snapshot, |scheduler, _| {
+                let ledger = scheduler.ledger();
+                let of = |node: &Arc<Node>| {
+                    let id = scheduler.inventory().find(&node.name)?;
+                    Some(ledger.requested_by_daemons(id))
+                };
+                slice.iter().map(|node| of(node).unwrap_or_default()).collect::<Vec<_>>()
+            })
+        });
+        slices.collect()
+    }
+
     /// Returns the requests that are charged to a node; `None`: it is unknown. Constant time.
     pub fn requested_on(&self, node: &str) -> Option<Amounts> {
         self.with(Operation::Snapshot, |scheduler, _| {

@@ -11,7 +11,8 @@ use crate::quota::Accounts;
 use crate::sharded::ShardedMap;
 use crate::visits::Visits;
 use berth_model::{
-    ClaimName, Holding, Node, NodeStorage, Peer, PodAffinity, PodRef, PodSelector, StaticVolume, Usage,
+    Amounts, ClaimName, Holding, Node, NodeStorage, Peer, PodAffinity, PodRef, PodSelector, StaticVolume,
+    Usage,
 };
 
 /// Charge of one pod to one node.
@@ -58,6 +59,14 @@ pub struct Discrepancy {
     pub recounted: String,
 }
 
+/// A recount of the accounts that is under way, row by row.
+#[derive(Debug, Default)]
+struct Recount {
+    /// Rows whose pods are counted: what happens there from then on is counted, too.
+    rows: usize,
+    accounts: Accounts,
+}
+
 /// The only type that changes inventory and charges, always together.
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -88,6 +97,7 @@ pub struct Ledger {
     reservations: ShardedMap<(Arc<str>, Reservation)>,
     /// Resources charged to each quota.
     accounts: Accounts,
+    recount: Option<Recount>,
     /// Selectors in the terms of charged and expected pods.
     selectors: LiveSelectors,
     /// Pods that came to a node or changed there since the last read.
@@ -351,7 +361,7 @@ impl Ledger {
             let before = Charge::clone(charge);
             charge.holding = holding.clone();
             self.inventory.charge(node, &holding);
-            self.accounts.charge(&holding);
+            self.account(node, &holding, Accounts::charge);
             self.selectors.add(&holding.peer.identity.namespace, &holding.peer.affinity);
             if holding.peer != before.holding.peer {
                 self.arrived.push(holding.peer.clone());
@@ -397,6 +407,20 @@ impl Ledger {
         let mut pods: Vec<_> = uids.filter_map(|uid| self.occupant(uid)).collect();
         pods.sort_by(|a, b| a.pod.uid.cmp(&b.pod.uid));
         pods
+    }
+
+    /// Returns what the pods of DaemonSets and static pods on a node request.
+    pub fn requested_by_daemons(&self, node: NodeId) -> Amounts {
+        let uids = self.by_node.get(node.index()).into_iter().flatten();
+        let charges = uids.inspect(|_| self.visits.add_one()).filter_map(|uid| self.charges.get(uid));
+        let mut sum = Amounts::default();
+        for charge in charges {
+            let owner = charge.holding.peer.owner.as_ref().map(|owner| &*owner.kind);
+            if matches!(owner, Some("DaemonSet" | "Node")) {
+                sum.add(&charge.holding.usage.requests);
+            }
+        }
+        sum
     }
 
     /// Returns this pod if a watch has seen it on its node.
@@ -465,13 +489,21 @@ impl Ledger {
     /// Subtracts `charge`, which is no longer in the ledger, from its row.
     fn release(&mut self, charge: &Charge) {
         self.departures += 1;
-        self.accounts.discharge(&charge.holding);
+        self.account(charge.node, &charge.holding, Accounts::discharge);
         let peer = &charge.holding.peer;
         self.selectors.remove(&peer.identity.namespace, &peer.affinity);
         let saturated = self.inventory.row(charge.node).is_saturated();
         self.inventory.discharge(charge.node, &charge.holding);
         if saturated {
             self.inventory.replace_sums(charge.node, self.recount_row(charge.node));
+        }
+    }
+
+    /// Changes the accounts, and a recount of them that has passed the node.
+    fn account(&mut self, node: NodeId, holding: &Holding, change: fn(&mut Accounts, &Holding)) {
+        change(&mut self.accounts, holding);
+        if let Some(recount) = self.recount.as_mut().filter(|recount| node.index() < recount.rows) {
+            change(&mut recount.accounts, holding);
         }
     }
 
@@ -509,7 +541,7 @@ impl Ledger {
         self.by_namespace.entry(namespace).or_default().insert(uid.clone());
         self.count_priority(charge.holding.priority, true);
         self.inventory.charge(charge.node, &charge.holding);
-        self.accounts.charge(&charge.holding);
+        self.account(charge.node, &charge.holding, Accounts::charge);
         let peer = &charge.holding.peer;
         self.selectors.add(&peer.identity.namespace, &peer.affinity);
         self.arrived.push(charge.holding.peer.clone());
@@ -532,14 +564,13 @@ impl Ledger {
             wrong.extend(self.discrepancy(id, &fresh));
         }
         wrong.sort_by(|a, b| a.node.cmp(&b.node));
-        wrong.extend(self.check_accounts());
+        wrong.extend(self.compare_accounts(&self.recount_accounts()));
         wrong
     }
 
-    /// Recounts the accounts of the quotas.
-    fn check_accounts(&self) -> Vec<Discrepancy> {
-        let fresh = self.recount_accounts();
-        if fresh == self.accounts {
+    /// Compares the accounts of the quotas with a recount.
+    fn compare_accounts(&self, fresh: &Accounts) -> Vec<Discrepancy> {
+        if *fresh == self.accounts {
             return Vec::new();
         }
         let quotas: BTreeSet<&Arc<str>> = fresh.quotas().into_iter().chain(self.accounts.quotas()).collect();
@@ -558,37 +589,53 @@ impl Ledger {
         accounts
     }
 
-    /// Replaces every sum of the next nodes, from this id on, by its recount. Returns the discrepancies, and the id of the next
-    /// node, `None` after the last one.
-    pub fn heal_rows(&mut self, first: NodeId) -> (Vec<Discrepancy>, Option<NodeId>) {
+    /// Replaces every sum of the next `rows_max` nodes, from this id on, by its recount, and those of the quotas after the last
+    /// node. Returns the discrepancies, and the id of the next node, `None` after the last one.
+    pub fn heal_rows(&mut self, first: NodeId, rows_max: usize) -> (Vec<Discrepancy>, Option<NodeId>) {
         /// Of one call.
         const PODS_MAX: usize = 256;
-        const ROWS_MAX: usize = 64;
+        if first == NodeId(0) {
+            self.recount = Some(Recount::default());
+        }
         let mut wrong = Vec::new();
         let mut pods = 0;
-        let last = self.inventory.rows.len().min(first.index() + ROWS_MAX);
+        let last = self.inventory.rows.len().min(first.index() + rows_max);
         for at in first.index()..last {
             let id = NodeId(at as u32);
             if pods >= PODS_MAX {
                 return (wrong, Some(id));
             }
             pods += self.by_node.get(at).map_or(0, Vec::len);
+            self.recount_accounts_of(id);
             let fresh = self.recount_row(id);
             if let Some(found) = self.discrepancy(id, &fresh) {
                 wrong.push(found);
                 self.inventory.replace_sums(id, fresh);
             }
         }
-        (wrong, (last < self.inventory.rows.len()).then_some(NodeId(last as u32)))
+        if last < self.inventory.rows.len() {
+            return (wrong, Some(NodeId(last as u32)));
+        }
+        if let Some(Recount { accounts, .. }) = self.recount.take() {
+            let differs = self.compare_accounts(&accounts);
+            if !differs.is_empty() {
+                self.accounts.replace(accounts);
+            }
+            wrong.extend(differs);
+        }
+        (wrong, None)
     }
 
-    /// Replaces the accounts of the quotas by their recount. Returns the discrepancies.
-    pub fn heal_accounts(&mut self) -> Vec<Discrepancy> {
-        let wrong = self.check_accounts();
-        if !wrong.is_empty() {
-            self.accounts.replace(self.recount_accounts());
+    /// Adds the pods of a node to the recount of the accounts, if it has come to this node.
+    fn recount_accounts_of(&mut self, node: NodeId) {
+        let Some(recount) = self.recount.as_mut().filter(|recount| recount.rows == node.index()) else {
+            return;
+        };
+        let pods = self.by_node.get(node.index()).into_iter().flatten();
+        for charge in pods.inspect(|_| self.visits.add_one()).filter_map(|uid| self.charges.get(uid)) {
+            recount.accounts.charge(&charge.holding);
         }
-        wrong
+        recount.rows += 1;
     }
 
     fn discrepancy(&self, id: NodeId, fresh: &Row) -> Option<Discrepancy> {
@@ -636,6 +683,7 @@ fn sums(row: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::QuotaResource;
     use berth_model::{Amounts, HostPort, Protocol};
     use proptest::prelude::*;
 
@@ -704,7 +752,7 @@ mod tests {
         ledger.bound(&Arc::from("u"), &Arc::from("a"), &usage(300, Some(80)));
         ledger.corrupt(NodeId(0));
         let before = ledger.inventory().revision();
-        assert_eq!(ledger.heal_rows(NodeId(0)).0.len(), 1);
+        assert_eq!(ledger.heal_rows(NodeId(0), 64).0.len(), 1);
         assert!(ledger.consistency_check().is_empty());
         assert!(ledger.inventory().revision() > before);
         assert!(ledger.inventory().row(NodeId(0)).node.is_some());
@@ -743,10 +791,60 @@ mod tests {
         ]
     }
 
+    /// Two pods of three belong to quotas.
+    fn of_quota(pod: u8, cpu: i64) -> Holding {
+        let quota = ["blue", "red"].get(usize::from(pod % 3)).map(|name| Arc::from(*name));
+        Holding { quota, ..Holding::from(&usage(cpu, None)) }
+    }
+
+    #[test]
+    fn a_wrong_account_of_a_quota_is_found_slice_by_slice_and_mended() {
+        let mut ledger = ledger_with(&["a", "b", "c"]);
+        for (pod, node) in ["a", "b", "c"].into_iter().enumerate() {
+            ledger.bound(&Arc::from(format!("p{pod}")), &Arc::from(node), &of_quota(0, 100));
+        }
+        ledger.accounts.discharge(&of_quota(0, 40));
+        let (mut slices, mut wrong, mut next) = (0, Vec::new(), Some(NodeId(0)));
+        while let Some(node) = next {
+            let (found, more) = ledger.heal_rows(node, 1);
+            (slices, next) = (slices + 1, more);
+            wrong.extend(found);
+        }
+        assert_eq!((slices, wrong.len(), &*wrong[0].node), (3, 1, "quota blue"));
+        assert!(ledger.consistency_check().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn a_recount_in_slices_finds_nothing_whatever_happens_between_them(
+            events in prop::collection::vec((event(), any::<bool>()), 0..200),
+        ) {
+            let mut ledger = ledger_with(&["n0", "n1", "n2", "n3"]);
+            let mut next = NodeId(0);
+            for (event, heals) in events {
+                match event {
+                    Event::Commit(pod, node, cpu) | Event::Bound(pod, node, cpu) => {
+                        // Another quota when it comes again.
+                        let holding = of_quota(pod.wrapping_add((cpu % 3) as u8), cpu);
+                        ledger.bound(&Arc::from(format!("p{pod}")), &Arc::from(format!("n{node}")), &holding);
+                    }
+                    Event::Gone(pod) => { ledger.discharge(&format!("p{pod}")); }
+                    Event::NodeUp(node) => { ledger.apply_node(Node { name: format!("n{node}").into(), ..Node::default() }); }
+                    Event::NodeDown(node) => { ledger.delete_node(&format!("n{node}")); }
+                }
+                if heals {
+                    let (wrong, more) = ledger.heal_rows(next, 1);
+                    prop_assert!(wrong.is_empty(), "{:?}", wrong);
+                    next = more.unwrap_or(NodeId(0));
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn whatever_happens_the_sums_are_those_of_the_pods(events in prop::collection::vec(event(), 0..200)) {
-            let mut ledger = ledger_with(&["n0"]);
+            let mut ledger = Ledger::default();
             for event in events {
                 match event {
                     Event::Commit(pod, node, cpu) => {
@@ -758,10 +856,15 @@ mod tests {
                         ledger.bound(&Arc::from(format!("p{pod}")), &Arc::from(format!("n{node}")), &usage(cpu, None));
                     }
                     Event::Gone(pod) => { ledger.discharge(&format!("p{pod}")); }
-                    Event::NodeUp(node) => { ledger.apply_node(Node { name: format!("n{node}").into(), ..Node::default() }); }
+                    Event::NodeUp(node) => {
+                        let allocatable = Amounts { cpu_milli: 100, ..Amounts::default() };
+                        ledger.apply_node(Node { name: format!("n{node}").into(), allocatable, ..Node::default() });
+                    }
                     Event::NodeDown(node) => { ledger.delete_node(&format!("n{node}")); }
                 }
                 prop_assert!(ledger.consistency_check().is_empty());
+                let nodes = ledger.inventory().nodes().count() as i128;
+                prop_assert_eq!(ledger.inventory().allocatable().get(&QuotaResource::Cpu), 100 * nodes);
                 let (mut walked, mut next) = (Vec::new(), Some(NodeId(0)));
                 while let Some(node) = next {
                     let (pods, more) = ledger.charged_from(node, 2);

@@ -19,6 +19,7 @@ pub use shares::QuotaShares;
 use storage::Storage;
 pub use tiers::{Held, Tier, Tiers};
 
+use crate::quota::Sums;
 use crate::sharded::ShardedMap;
 use crate::visits::Visits;
 use berth_model::{Holding, Node, NodeStorage, StaticVolume};
@@ -54,6 +55,8 @@ pub struct Inventory {
     named: u64,
     nodes: usize,
     storage: Storage,
+    /// Of all nodes together.
+    allocatable: Sums,
     visits: Visits,
 }
 
@@ -65,9 +68,11 @@ impl Inventory {
         if row.node.as_deref() == Some(&node) {
             return false;
         }
-        if row.node.is_none() {
-            self.nodes += 1;
+        match &row.node {
+            Some(before) => self.allocatable.sub(&Sums::of_node(before)),
+            None => self.nodes += 1,
         }
+        self.allocatable.add(&Sums::of_node(&node));
         row.set_node(Some(Arc::new(node)));
         self.storage.node_changed(id, row);
         self.touch(id);
@@ -82,9 +87,8 @@ impl Inventory {
             return false;
         };
         let row = &mut self.rows[id.index()];
-        if row.node.is_none() {
-            return false;
-        }
+        let Some(before) = &row.node else { return false };
+        self.allocatable.sub(&Sums::of_node(before));
         row.set_node(None);
         self.storage.node_changed(id, row);
         self.nodes -= 1;
@@ -94,6 +98,11 @@ impl Inventory {
         self.loosened = self.revision;
         self.vacate(id);
         true
+    }
+
+    /// Returns the allocatable resources of all nodes together.
+    pub fn allocatable(&self) -> &Sums {
+        &self.allocatable
     }
 
     /// Returns the names of all existing nodes, by id.

@@ -6,6 +6,7 @@
 //! goes to the one that waits longest, whatever its priority.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::{Account, Limit, Sums};
@@ -62,10 +63,26 @@ impl QuotaLines {
         self.standing.get(key).map(|(quota, wanted, _)| (quota, wanted))
     }
 
-    /// Returns all entries that wait for this quota, in no relevant order.
-    pub fn all(&self, quota: &str) -> impl Iterator<Item = &Arc<str>> {
-        let lanes = self.by_quota.get(quota).into_iter().flat_map(|line| line.lanes.values());
-        lanes.flat_map(|lane| lane.places.values())
+    /// Returns at most `most` entries of all quotas after this one, in a fixed order.
+    pub fn after(
+        &self,
+        entry: Option<&(Arc<str>, Sums, Place)>,
+        most: usize,
+    ) -> Vec<(Arc<str>, Sums, Place, Arc<str>)> {
+        let first_quota = entry.map_or(Bound::Unbounded, |(quota, ..)| Bound::Included(&**quota));
+        let lines = self.by_quota.range::<str, _>((first_quota, Bound::Unbounded));
+        let lanes = lines.flat_map(|(quota, line)| {
+            let same = entry.filter(|(of, ..)| of == quota);
+            let first_lane = same.map_or(Bound::Unbounded, |(_, wanted, _)| Bound::Included(wanted));
+            let lanes = line.lanes.range((first_lane, Bound::Unbounded));
+            lanes.map(move |(wanted, lane)| (quota, wanted, lane, same.filter(|(_, of, _)| of == wanted)))
+        });
+        let entries = lanes.flat_map(|(quota, wanted, lane, same)| {
+            let first = same.map_or(Bound::Unbounded, |(_, _, place)| Bound::Excluded(*place));
+            let places = lane.places.range((first, Bound::Unbounded));
+            places.map(move |(place, key)| (quota.clone(), wanted.clone(), *place, key.clone()))
+        });
+        entries.take(most).collect()
     }
 
     /// Returns the quotas with waiting entries.

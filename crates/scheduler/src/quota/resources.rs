@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use berth_model::{Amounts, Quantity, QuantityError, Usage};
+use berth_model::{Amounts, Node, Quantity, QuantityError, Usage};
 
 /// A counted resource; the order is that of reports.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -143,9 +143,14 @@ impl Sums {
         wants(usage).for_each(|(resource, amount)| self.change(resource, -i128::from(amount)));
     }
 
-    /// Adds allocatable amounts of a node.
-    pub fn add_amounts(&mut self, amounts: &Amounts) {
-        base(amounts).for_each(|(resource, amount)| self.change(resource, amount.into()));
+    /// Returns the allocatable resources of a node.
+    pub fn of_node(node: &Node) -> Sums {
+        let mut sums = Sums::default();
+        base(&node.allocatable).for_each(|(resource, amount)| sums.change(resource, amount.into()));
+        for (name, amount) in node.extended.iter() {
+            sums.change(QuotaResource::Extended(name.clone()), amount.into());
+        }
+        sums
     }
 
     pub fn change(&mut self, resource: QuotaResource, by: i128) {

@@ -226,6 +226,15 @@ proptest! {
                 (cpus, devices) = (cpus + pods[at].0, devices + pods[at].1);
             }
             prop_assert!(cpus <= cpu && devices <= gpus);
+            // In slices of two.
+            let (mut walked, mut last) = (BTreeSet::new(), None);
+            loop {
+                let slice = lines.after(last.as_ref(), 2);
+                let Some((quota, wanted, place, _)) = slice.last().cloned() else { break };
+                last = Some((quota, wanted, place));
+                walked.extend(slice.iter().map(|(_, _, _, key)| key.parse::<usize>().unwrap()));
+            }
+            prop_assert_eq!(&walked, &waiting);
             prop_assert_eq!(lines.len(), waiting.len());
             prop_assert_eq!(lines.waiting("q"), waiting.len());
             // The first possible entry could use the whole maximum.

@@ -384,10 +384,9 @@ impl Scheduler {
     /// Recounts the sums of the next nodes, from this id on, and repairs wrong ones. Returns the discrepancies, and the id of
     /// the next node, `None` after the last one, with which the quotas are recounted.
     pub fn heal_from(&mut self, node: NodeId) -> (Vec<Discrepancy>, Option<NodeId>) {
-        let (mut wrong, next) = self.cluster.ledger.heal_rows(node);
-        if next.is_none() {
-            wrong.extend(self.cluster.ledger.heal_accounts());
-        }
+        /// Of one call.
+        const ROWS_MAX: usize = 64;
+        let (wrong, next) = self.cluster.ledger.heal_rows(node, ROWS_MAX);
         self.stats.healed += wrong.len() as u64;
         if !wrong.is_empty() {
             self.wake_for_parked();

@@ -31,7 +31,7 @@ const TRY_MIN: Duration = Duration::from_micros(250);
 const SAVED_MAX: Duration = Duration::from_millis(100);
 /// Reason of the condition of a pod that is held back. Autoscalers add nodes for pods that are `Unschedulable`; of this one
 /// nothing is known yet.
-const REASON: &str = "SchedulerError";
+pub(super) const REASON: &str = "SchedulerError";
 
 /// Namespace and priority.
 type CrowdKey = (Arc<str>, i32);

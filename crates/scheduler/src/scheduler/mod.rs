@@ -452,6 +452,10 @@ impl Scheduler {
             return;
         };
         waiting.state = State::Parked;
+        if waiting.reason != UNSCHEDULABLE {
+            // It was held back, or waited for its quota: what it waits for now is not reported yet.
+            waiting.reported = None;
+        }
         let class = waiting.class.id;
         self.parked.join(class, waiting.place(), uid);
         let quota = waiting.holding.quota.clone().filter(|_| waiting.admitted);

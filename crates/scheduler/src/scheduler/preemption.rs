@@ -27,7 +27,7 @@ use crate::gang::{AllocationName, WantedMembers};
 use crate::inventory::{Ledger, NodeId};
 use crate::preempt::{Prospect, Site, Together, Victims};
 use crate::queue::Parked;
-use crate::quota::Toll;
+use crate::quota::{Quota, Toll};
 use aged::Aged;
 use berth_model::PodRef;
 use gangs::GangHunts;
@@ -186,9 +186,12 @@ impl Preemption {
         self.hunts.retry(lower, cluster, parked, now, actions);
     }
 
-    /// Retries preemption for pods that may be able to reclaim after quotas changed.
-    pub(super) fn hunt_for_quotas(&mut self, cluster: &Cluster, parked: &Parked, actions: &mut Vec<Action>) {
-        self.hunts.retry_reclaiming(cluster, parked, &self.nominations, actions);
+    /// Retries preemption for parked classes after quotas changed, if any pods may be able to reclaim.
+    pub(super) fn hunt_for_quotas(&mut self, cluster: &Cluster) {
+        let guarantees = |quota: &Quota| quota.valid().is_some_and(|limits| !limits.guaranteed.is_empty());
+        if cluster.config.preemption && cluster.objects.quotas.iter().any(|quota| guarantees(quota)) {
+            self.hunts.walk_all();
+        }
     }
 
     /// Starts preemption for a gang that fits nowhere, with the message `lacking`, if it may preempt now. Returns

@@ -11,15 +11,14 @@ use super::charge_walks::Charged;
 use super::cluster::Cluster;
 use super::{Action, Scheduler, State};
 use crate::invariants::{Checked, ensure};
-use crate::inventory::Inventory;
 use crate::objects::ObjectName;
 use crate::queue::Place;
-use crate::quota::{
-    Limit, Quota, QuotaChange, QuotaLines, QuotaReport, QuotaResource, QuotaUsage, Sums, statuses,
-};
+use crate::quota::{Limit, Quota, QuotaChange, QuotaLines, QuotaReport, QuotaUsage, Sums, statuses};
 
 /// Minimum interval between computations of statuses; each is written when it has changed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of waiting pods whose conditions one slice refreshes.
+const REFRESHED_MAX: usize = 256;
 /// Autoscalers add nodes for pods that are `Unschedulable`; a new node would not help these.
 pub(super) const REASON: &str = "QuotaExceeded";
 
@@ -39,6 +38,8 @@ pub(super) struct Quotas {
     computed_at: Option<Duration>,
     /// Time when the conditions of all waiting pods were last refreshed.
     refreshed_at: Duration,
+    /// The last entry of the refresh that is under way.
+    refreshed: Option<(Arc<str>, Sums, Place)>,
     /// Statuses may have changed.
     news: bool,
     /// Version of the accounts when statuses were last computed.
@@ -143,16 +144,22 @@ impl Quotas {
         })
     }
 
-    /// Takes the waiting pods whose conditions are to be refreshed, once per refresh interval. Gangs report to their
-    /// members themselves.
+    /// Takes some of the waiting pods whose conditions are to be refreshed, which is once per refresh interval. Gangs
+    /// report to their members themselves.
     fn take_refresh(&mut self, cluster: &Cluster, now: Duration) -> Vec<Arc<str>> {
-        if now.saturating_sub(self.refreshed_at) < cluster.config.refresh {
+        if self.refreshed.is_none() && now.saturating_sub(self.refreshed_at) < cluster.config.refresh {
             return Vec::new();
         }
-        self.refreshed_at = now;
+        let slice = self.lines.after(self.refreshed.as_ref(), REFRESHED_MAX);
+        match slice.last() {
+            Some((quota, wanted, place, _)) if slice.len() == REFRESHED_MAX => {
+                self.refreshed = Some((quota.clone(), wanted.clone(), *place));
+            }
+            _ => (self.refreshed, self.refreshed_at) = (None, now),
+        }
         let is_pod =
-            |key: &&Arc<str>| cluster.waiting.get(key).is_some_and(|pod| pod.state == State::OverQuota);
-        self.lines.quotas().flat_map(|quota| self.lines.all(quota).filter(is_pod)).cloned().collect()
+            |key: &Arc<str>| cluster.waiting.get(key).is_some_and(|pod| pod.state == State::OverQuota);
+        slice.into_iter().map(|(_, _, _, key)| key).filter(is_pod).collect()
     }
 
     /// Returns whether statuses are to be computed: something changed, and the last time is long enough ago.
@@ -172,8 +179,8 @@ impl Quotas {
         let mut namespaces: Vec<_> = objects.namespaces().collect();
         namespaces.sort_unstable_by_key(|(name, _)| *name);
         let accounts = cluster.ledger.accounts();
-        let total = total_allocatable(cluster.inventory());
-        let mut news = statuses(&objects.quotas, accounts, &self.lines, &self.reclaimed, &namespaces, &total);
+        let total = cluster.inventory().allocatable();
+        let mut news = statuses(&objects.quotas, accounts, &self.lines, &self.reclaimed, &namespaces, total);
         news.retain(|status| self.written.get(&status.name) != Some(status));
         for status in &news {
             self.written.insert(status.name.clone(), status.clone());
@@ -201,18 +208,6 @@ pub(super) fn gang_message(quota: &str, wanted: &Sums, cluster: &Cluster) -> Str
         Some(lack) => format!("{} (for the pods that must be placed together)", lack.message(quota)),
         None => queued_message(quota),
     }
-}
-
-fn total_allocatable(inventory: &Inventory) -> Sums {
-    let mut sums = Sums::default();
-    for row in inventory.rows() {
-        let Some(node) = &row.node else { continue };
-        sums.add_amounts(&row.allocatable);
-        for (name, amount) in node.extended.iter() {
-            sums.change(QuotaResource::Extended(name.clone()), amount.into());
-        }
-    }
-    sums
 }
 
 impl Scheduler {
@@ -379,7 +374,7 @@ impl Scheduler {
             self.report_quota(&uid, false);
         }
         if self.quotas.take_news(&self.cluster, now) {
-            self.preemption.hunt_for_quotas(&self.cluster, &self.parked, &mut self.actions);
+            self.preemption.hunt_for_quotas(&self.cluster);
             let statuses = self.quotas.changed_statuses(&self.cluster);
             self.actions.extend(statuses.into_iter().map(|status| Action::TellQuota(Box::new(status))));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::precedence::Precedent;
-use super::{Missing, UNSCHEDULABLE, cluster_events};
+use super::{Missing, UNSCHEDULABLE, cluster_events, crowds, quotas};
 use crate::class::Class;
 use crate::dispatch::{TRIED_BEFORE, Ticket};
 use crate::gang::Membership;
@@ -167,7 +167,7 @@ impl Waiting {
             yields_until: None,
             failures: 0,
             reported: told,
-            reason: UNSCHEDULABLE,
+            reason: unscheduled_reason(&pod),
             missing: Missing::default(),
             news: None,
             admitted: false,
@@ -241,6 +241,15 @@ impl State {
             State::Yielding(..) => "yielding",
         }
     }
+}
+
+/// Returns the reason of the pod's condition, if it is one of those that are written here.
+fn unscheduled_reason(pod: &Pod) -> &'static str {
+    let written = pod.scheduled.as_ref().map(|condition| &*condition.reason);
+    [crowds::REASON, quotas::REASON]
+        .into_iter()
+        .find(|reason| written == Some(*reason))
+        .unwrap_or(UNSCHEDULABLE)
 }
 
 /// Returns the message of a pod's condition if that is `PodScheduled=False`.

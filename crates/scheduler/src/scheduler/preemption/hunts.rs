@@ -496,31 +496,6 @@ impl Hunts {
             self.go_on(class, parked, actions);
         }
     }
-
-    /// Retries preemption for pods that may be able to reclaim after quotas changed.
-    pub(super) fn retry_reclaiming(
-        &mut self,
-        cluster: &Cluster,
-        parked: &Parked,
-        nominations: &Nominations,
-        actions: &mut Vec<Action>,
-    ) {
-        if !cluster.config.preemption || cluster.objects.quotas.is_empty() {
-            return;
-        }
-        let eligible = |uid: &&Arc<str>| {
-            cluster.waiting.get(uid).is_some_and(|pod| {
-                pod.policy == PreemptionPolicy::PreemptLowerPriority
-                    && pod.holding.quota.is_some()
-                    && self.may_preempt(pod, cluster, nominations)
-                    && Guarantees::of(cluster, nominations).may_reclaim(pod)
-            })
-        };
-        let found: Vec<_> = parked.groups().filter_map(|group| group.pods.values().find(eligible)).collect();
-        for uid in found {
-            self.start(uid, cluster, parked, nominations, actions);
-        }
-    }
 }
 
 impl Hunt {

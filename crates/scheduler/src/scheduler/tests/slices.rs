@@ -20,8 +20,13 @@ fn labelled(uid: &str, namespace: &str, app: &str) -> Pod {
 
 /// Returns a pod on node `a` that refuses pods of this application near it.
 fn hermit(uid: &str, namespace: &str, app: &str) -> Pod {
-    let operator = Operator::In([app.into()].into());
-    let labels = LabelSelector::All([Requirement { key: "app".into(), operator }].into());
+    hermit_from(uid, namespace, ("app", app))
+}
+
+/// Returns the same with any label.
+fn hermit_from(uid: &str, namespace: &str, (key, value): (&str, &str)) -> Pod {
+    let operator = Operator::In([value.into()].into());
+    let labels = LabelSelector::All([Requirement { key: key.into(), operator }].into());
     let selector = PodSelector { namespaces: [namespace.into()].into(), labels, ..PodSelector::default() };
     let affinity = PodAffinity {
         required_anti: [PodTerm { selector, topology_key: "host".into() }].into(),
@@ -116,17 +121,33 @@ fn ten_thousand_marks_are_one_of_all_pods() {
 }
 
 #[test]
-fn a_term_that_is_written_about_one_pod_of_a_set_makes_two_classes_of_it_and_one_when_it_is_gone() {
+fn a_term_about_one_pod_of_a_set_makes_two_classes_of_it_and_none_of_each_pod() {
     let mut bench = Bench::new(1, &["a", "b"]);
-    let member = |at: usize| {
-        let mut pod = labelled(&format!("db-{at}"), "x", "db");
-        let labels = [("app", "db"), ("name", &*format!("db-{at}"))].into_iter().collect();
-        let peer =
-            Peer { identity: Identity { labels, ..pod.peer.identity.clone() }, ..Peer::clone(&pod.peer) };
-        pod.peer = Arc::new(peer);
-        pod
-    };
-    // Another tenant's pod reads the label that differs for each pod of the set.
+    (0..10).for_each(|at| bench.apply(member(at)));
+    assert_eq!(bench.scheduler.classes(), 1);
+    bench.apply(hermit_from("about-one", "x", ("name", "db-3")));
+    bench.tick(bench.now);
+    assert_eq!((selected(&bench), bench.scheduler.classes()), (1, 2));
+    bench.apply(hermit_from("foreign", "y", ("name", "db-4")));
+    bench.tick(bench.now);
+    assert_eq!((selected(&bench), bench.scheduler.classes()), (1, 2), "it is about pods of y");
+    (10..20).for_each(|at| bench.apply(member(at)));
+    assert_eq!(bench.scheduler.classes(), 2);
+}
+
+/// A pod of a set: one of its labels is that of no other.
+fn member(at: usize) -> Pod {
+    let mut pod = labelled(&format!("db-{at}"), "x", "db");
+    let labels = [("app", "db"), ("name", &*format!("db-{at}"))].into_iter().collect();
+    let peer = Peer { identity: Identity { labels, ..pod.peer.identity.clone() }, ..Peer::clone(&pod.peer) };
+    pod.peer = Arc::new(peer);
+    pod
+}
+
+#[test]
+fn a_term_about_a_set_makes_a_second_class_of_it_and_the_first_again_when_it_is_gone() {
+    let mut bench = Bench::new(1, &["a", "b"]);
+    // A term of another namespace concerns nobody here.
     bench.apply(hermit("foreign", "y", "db"));
     (0..10).for_each(|at| bench.apply(member(at)));
     assert_eq!(bench.scheduler.classes(), 1);
