@@ -72,19 +72,48 @@ pub enum Current {
     Set(Amount),
 }
 
+/// What decided a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// No usage is known.
+    NoUsage,
+    /// The strategy, from the usage.
+    Usage,
+    /// The minimum for the containers of a pod.
+    Minimum,
+    /// A container was killed because of its memory.
+    OomKill,
+    /// A HorizontalPodAutoscaler keeps usage at a share of the request: with another request it would change the replicas.
+    Autoscaler,
+}
+
 /// One resource of one container. Amounts are millicores or bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResourceAdvice {
     pub severity: Severity,
     pub request: Current,
     pub limit: Current,
-    /// `None` if no usage is known; the same holds for the bounds.
+    pub reason: Reason,
+    /// `None` if there is no advice; the same holds for the bounds.
     pub target: Option<Amount>,
     pub lower: Option<Amount>,
     pub upper: Option<Amount>,
 }
 
 impl ResourceAdvice {
+    /// Returns the limit for the target: in the proportion of the current limit to the request, as the Vertical Pod Autoscaler sets
+    /// it. `None`: there is no limit to change.
+    pub fn limit_target(&self) -> Option<Amount> {
+        let (Current::Set(limit), Some(target)) = (self.limit, self.target) else { return None };
+        match self.request {
+            Current::Set(request) if request > 0 => {
+                Some(amount::scale(target, limit as f64 / request as f64).max(target))
+            }
+            _ => Some(limit.max(target)),
+        }
+    }
+
     /// Returns the reduction of each pod's request; negative for an increase.
     pub fn saved(&self) -> Option<Amount> {
         match (self.request, self.target) {
@@ -109,6 +138,10 @@ pub struct ContainerAdvice {
     /// Number of all pods of the history.
     pub pods_seen: u32,
     pub size: PerResource<ResourceAdvice>,
+    /// The HorizontalPodAutoscaler that keeps the utilisation of a resource.
+    pub autoscaler: Option<String>,
+    /// Highest usage in equal parts of the history, in cores and bytes; NaN without samples. Empty unless it was asked for.
+    pub history: PerResource<Vec<f32>>,
     /// Days from the first to the last sample.
     pub days: f64,
     pub samples: u64,
@@ -155,11 +188,30 @@ pub enum WorkloadsFrom {
     PodNames,
 }
 
+/// Prices of what is requested.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prices {
+    /// Of a core for a month.
+    pub core: f64,
+    /// Of a GiB for a month.
+    pub gib: f64,
+}
+
+impl Prices {
+    /// Returns what these requests, in millicores and bytes, cost in a month.
+    fn of(self, cpu: Amount, memory: Amount) -> f64 {
+        cpu as f64 / 1_000.0 * self.core + memory as f64 / f64::from(1 << 30) * self.gib
+    }
+}
+
 /// All advice of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdviceReport {
     /// The Prometheus URL.
     pub source: String,
+    /// How targets are computed, in words.
+    pub strategy: String,
+    pub prices: Option<Prices>,
     /// The end of the history, RFC 3339.
     pub at: String,
     /// The requested length of the history.
@@ -186,6 +238,20 @@ pub fn totals(advice: &[ContainerAdvice]) -> PerResource<Option<(Amount, Amount)
     PerResource { cpu: total(|size| &size.cpu), memory: total(|size| &size.memory) }
 }
 
+/// Returns what the requests of all running pods cost in a month, now and as advised. A request without advice stays.
+pub fn costs(advice: &[ContainerAdvice], prices: Prices) -> (f64, f64) {
+    advice.iter().fold((0.0, 0.0), |(now, then), each| {
+        let requests = each.size.map(|size| match size.request {
+            Current::Set(request) => request,
+            Current::Unset | Current::Unknown => 0,
+        });
+        let targets = each.size.zip(requests).map(|(size, request)| size.target.unwrap_or(request));
+        let pods = f64::from(each.pods);
+        let price = |size: PerResource<Amount>| prices.of(size.cpu, size.memory) * pods;
+        (now + price(requests), then + price(targets))
+    })
+}
+
 /// JSON in base units: cores and bytes; `null` is unset, `"?"` is unknown.
 impl Serialize for ContainerAdvice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -202,7 +268,10 @@ impl Serialize for ContainerAdvice {
             severity: Severity,
             request: Figure,
             limit: Figure,
+            reason: Reason,
             target: Figure,
+            #[serde(rename = "limitTarget")]
+            limit_target: Option<Figure>,
             #[serde(rename = "lowerBound")]
             lower: Figure,
             #[serde(rename = "upperBound")]
@@ -217,6 +286,8 @@ impl Serialize for ContainerAdvice {
             workload: &'a str,
             guessed: bool,
             container: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            horizontal_pod_autoscaler: Option<&'a str>,
             pods: u32,
             pods_seen: u32,
             days: f64,
@@ -236,7 +307,9 @@ impl Serialize for ContainerAdvice {
                 severity: size.severity,
                 request: current(size.request),
                 limit: current(size.limit),
+                reason: size.reason,
                 target: estimate(size.target),
+                limit_target: size.limit_target().map(figure),
                 lower: estimate(size.lower),
                 upper: estimate(size.upper),
             }
@@ -248,6 +321,7 @@ impl Serialize for ContainerAdvice {
             workload: &self.workload,
             guessed: self.guessed,
             container: &self.container,
+            horizontal_pod_autoscaler: self.autoscaler.as_deref(),
             pods: self.pods,
             pods_seen: self.pods_seen,
             days: self.days,

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::advice::{ContainerAdvice, Current, ResourceAdvice, Severity, sort};
+use super::advice::{ContainerAdvice, Current, Reason, ResourceAdvice, Severity, sort};
+use super::sizing::{Sizing, Strategy};
 use super::workloads::{OwnerIndex, WorkloadRef};
 use berth_model::PerResource;
 use berth_prometheus::{Fact, FactRow, Series};
-use berth_rightsizing::recommend::estimate::estimate;
+use berth_rightsizing::recommend::estimate::{estimate, minimum};
 use berth_rightsizing::recommend::feed::{feed, time};
-use berth_rightsizing::recommend::settings::RecommenderSettings;
+use berth_rightsizing::recommend::settings::{RecommenderSettings, ResourceSettings};
 use berth_rightsizing::recommend::time::{UnixNanos, nanos};
 use berth_rightsizing::recommend::{Aggregate, Amount, Store, Workload, amount};
-use berth_rightsizing::usage::UsageKind;
+use berth_rightsizing::usage::{Sample, UsageKind};
 
 /// Collects the usage of all containers; memory grows with the number of containers, not samples.
 pub struct Collector {
@@ -24,6 +25,43 @@ pub struct Collector {
     refused: u64,
     /// Whether any request or limit was reported.
     has_requests: bool,
+    sizing: Sizing,
+    /// By namespace and name.
+    autoscalers: BTreeMap<(String, String), Autoscaler>,
+    graphs: Option<Graphs>,
+}
+
+/// A HorizontalPodAutoscaler: its target as KIND/NAME, and the resources whose utilisation it keeps.
+#[derive(Debug, Default)]
+struct Autoscaler {
+    target: String,
+    keeps: PerResource<bool>,
+}
+
+/// Highest usage of each container in equal parts of the history.
+struct Graphs {
+    start_s: f64,
+    part_s: f64,
+    parts: usize,
+    of: BTreeMap<(Workload, Arc<str>), PerResource<Vec<f32>>>,
+}
+
+impl Graphs {
+    fn add(&mut self, kind: UsageKind, workload: &Workload, container: &str, samples: &[Sample]) {
+        let key = (workload.clone(), container.into());
+        let empty = || PerResource { cpu: vec![f32::NAN; self.parts], memory: vec![f32::NAN; self.parts] };
+        let of = self.of.entry(key).or_insert_with(empty);
+        let of = match kind {
+            UsageKind::Cpu => &mut of.cpu,
+            UsageKind::Memory => &mut of.memory,
+        };
+        for sample in samples.iter().filter(|sample| amount::is_usage(sample.value)) {
+            let part = (sample.at - self.start_s) / self.part_s;
+            let part = (part.max(0.0) as usize).min(self.parts - 1);
+            // `max` ignores NaN.
+            of[part] = of[part].max(sample.value as f32);
+        }
+    }
 }
 
 struct Pod {
@@ -39,6 +77,11 @@ struct Container {
     last: UnixNanos,
     request: PerResource<Option<Amount>>,
     limit: PerResource<Option<Amount>>,
+    /// Highest memory.
+    peak: Amount,
+    was_killed: bool,
+    /// Quantile of CPU rates and highest memory, as far as they were queried.
+    summary: PerResource<Option<Amount>>,
 }
 
 /// Selection of containers to advise on.
@@ -63,11 +106,33 @@ impl Collector {
     /// The settings define no valid histogram.
     pub fn new(
         settings: RecommenderSettings,
+        sizing: Sizing,
         owners: OwnerIndex,
         now: UnixNanos,
     ) -> Result<Self, berth_rightsizing::recommend::buckets::BucketsError> {
-        let store = Store::new(settings)?;
-        Ok(Self { store, owners, now, pods: BTreeMap::new(), refused: 0, has_requests: false })
+        Ok(Self {
+            store: Store::new(settings)?,
+            owners,
+            now,
+            pods: BTreeMap::new(),
+            refused: 0,
+            has_requests: false,
+            sizing,
+            autoscalers: BTreeMap::new(),
+            graphs: None,
+        })
+    }
+
+    /// Keeps the highest usage in this number of parts of the history of this many nanoseconds, too.
+    pub fn with_graphs(mut self, history_ns: i64, parts: usize) -> Self {
+        let (parts, history_s) = (parts.max(1), history_ns as f64 / 1e9);
+        self.graphs = Some(Graphs {
+            start_s: self.now as f64 / 1e9 - history_s,
+            part_s: history_s / parts as f64,
+            parts,
+            of: BTreeMap::new(),
+        });
+        self
     }
 
     /// Adds samples of a container. For each container and kind, timestamps must not decrease.
@@ -81,7 +146,14 @@ impl Collector {
         else {
             return;
         };
-        pod.saw(series.container, time(*first), time(*last));
+        let peak = match kind {
+            UsageKind::Cpu => 0,
+            UsageKind::Memory => highest(series.samples),
+        };
+        pod.saw(series.container, time(*first), time(*last), peak);
+        if let Some(graphs) = &mut self.graphs {
+            graphs.add(kind, &pod.workload, series.container, series.samples);
+        }
         let refused = &mut self.refused;
         feed(&mut self.store, kind, (&key, series.container), series.samples, self.now, |_, taken| {
             *refused += u64::from(taken.is_err());
@@ -97,24 +169,43 @@ impl Collector {
         self.pods.is_empty()
     }
 
-    /// Adds a request or limit of a known container; others are ignored. Call after all usage is added.
+    /// Adds what is known of a HorizontalPodAutoscaler, or of a container that has usage; other containers are ignored. Call after
+    /// all usage is added.
     pub fn add_fact(&mut self, fact: Fact, told: FactRow<'_>) {
-        let (Fact::Request(kind) | Fact::Limit(kind)) = fact else { return };
-        self.has_requests = true;
-        let Some(pod) = self.pods.get_mut(&*key(told.namespace, told.object)) else { return };
-        let Some(container) = pod.containers.iter_mut().find(|container| *container.name == *told.about)
-        else {
-            return;
-        };
-        let amounts = match fact {
-            Fact::Limit(_) => &mut container.limit,
-            _ => &mut container.request,
-        };
-        match kind {
-            // Exact: such values are whole millicores.
-            UsageKind::Cpu => amounts.cpu = Some(amount::from_float((told.value * 1000.0).round())),
-            UsageKind::Memory => amounts.memory = Some(amount::from_float(told.value)),
+        match fact {
+            Fact::PodOwner | Fact::ReplicaSetOwner | Fact::JobOwner => {}
+            Fact::AutoscalerTarget => self.autoscaler(told).target = told.about.to_owned(),
+            Fact::AutoscalerResource => match told.about {
+                "cpu" => self.autoscaler(told).keeps.cpu = true,
+                "memory" => self.autoscaler(told).keeps.memory = true,
+                _ => {}
+            },
+            _ => {
+                self.has_requests |= matches!(fact, Fact::Request(_) | Fact::Limit(_));
+                let pod = self.pods.get_mut(&*key(told.namespace, told.object));
+                let found = pod.and_then(|pod| pod.containers.iter_mut().find(|it| *it.name == *told.about));
+                if let Some(container) = found {
+                    container.add_fact(fact, told.value);
+                }
+            }
         }
+    }
+
+    fn autoscaler(&mut self, told: FactRow<'_>) -> &mut Autoscaler {
+        self.autoscalers.entry((told.namespace.to_owned(), told.object.to_owned())).or_default()
+    }
+
+    /// Returns the HorizontalPodAutoscaler of a workload that keeps the utilisation of a resource, and of which.
+    fn autoscaler_of(&self, workload: &Workload) -> Option<(&str, PerResource<bool>)> {
+        let target = format!("{}/{}", workload.kind, workload.name);
+        let from = (workload.namespace.to_string(), String::new());
+        let of_namespace = self
+            .autoscalers
+            .range(from..)
+            .take_while(|((namespace, _), _)| **namespace == *workload.namespace);
+        let mut keeping =
+            of_namespace.filter(|(_, it)| it.target == target && (it.keeps.cpu || it.keeps.memory));
+        keeping.next().map(|((_, name), it)| (&**name, it.keeps))
     }
 
     pub fn has_requests(&self) -> bool {
@@ -172,16 +263,51 @@ impl Collector {
         let span = if known.cpu { aggregate.cpu_span } else { aggregate.memory_span };
         let interval = nanos(settings.cpu.confidence_interval);
         let current = self.current(newest, name);
-        let estimates = estimate(aggregate, settings, newest.containers.len());
-        let size =
-            estimates.zip(known).zip(current).map(|((estimate, known), (request, limit))| ResourceAdvice {
+        let containers = newest.containers.len();
+        let estimates = estimate(aggregate, settings, containers);
+        let autoscaler = self.autoscaler_of(workload).filter(|_| !self.sizing.despite_autoscalers);
+        let kept = autoscaler.map(|(_, keeps)| keeps).unwrap_or_default();
+        let minimums =
+            settings.resources().map(|resource: &ResourceSettings| minimum(resource.pod_minimum, containers));
+        let vpa = estimates.zip(known).zip(minimums).map(|((estimate, known), minimum)| {
+            let bounds = (Some(estimate.lower), Some(estimate.upper));
+            known.then_some((estimate.target, minimum, bounds))
+        });
+        let sizes = match self.sizing.strategy {
+            Strategy::Vpa => vpa,
+            Strategy::Krr => {
+                let wanted = self.sizing.of_summary(summary(of));
+                wanted.zip(self.sizing.minimum).map(|(wanted, minimum): (Option<Amount>, _)| {
+                    wanted.map(|target| (target, minimum, (None, None)))
+                })
+            }
+        };
+        let killed = PerResource { cpu: None, memory: self.memory_after_kills(of) };
+        let size = sizes.zip(killed).zip(kept).zip(current);
+        let size = size.map(|(((size, killed), kept), (request, limit))| {
+            let advice = ResourceAdvice {
                 severity: Severity::Unknown,
                 request,
                 limit,
-                target: known.then_some(estimate.target),
-                lower: known.then_some(estimate.lower),
-                upper: known.then_some(estimate.upper),
-            });
+                reason: Reason::NoUsage,
+                target: None,
+                lower: None,
+                upper: None,
+            };
+            let Some((target, minimum, (lower, upper))) = size else { return advice };
+            if kept {
+                return ResourceAdvice { reason: Reason::Autoscaler, ..advice };
+            }
+            let needed = killed.unwrap_or(0);
+            let reason = match target {
+                _ if needed > target => Reason::OomKill,
+                _ if target <= minimum => Reason::Minimum,
+                _ => Reason::Usage,
+            };
+            let upper = upper.map(|upper: Amount| upper.max(needed));
+            ResourceAdvice { reason, target: Some(target.max(needed)), lower, upper, ..advice }
+        });
+        let graph = self.graphs.as_ref().and_then(|graphs| graphs.of.get(&(workload.clone(), name.into())));
         let advice = ContainerAdvice {
             severity: Severity::Unknown,
             namespace: workload.namespace.to_string(),
@@ -192,11 +318,20 @@ impl Collector {
             pods: u32::try_from(running).unwrap_or(u32::MAX),
             pods_seen: u32::try_from(of.len()).unwrap_or(u32::MAX),
             size,
+            autoscaler: autoscaler.map(|(name, _)| name.to_owned()),
+            history: graph.cloned().unwrap_or_default(),
             days: span.last.saturating_sub(span.first) as f64 / 86_400e9,
             samples: span.count,
             confidence: aggregate.confidence(interval, settings.strict_upstream),
         };
         advice.judged()
+    }
+
+    /// Returns the memory that the containers need because some of them were killed.
+    fn memory_after_kills(&self, of: &[&Container]) -> Option<Amount> {
+        let killed = of.iter().filter(|container| container.was_killed);
+        let had = |container: &&&Container| container.limit.memory.unwrap_or(container.peak);
+        killed.map(|container| self.sizing.after_kill(had(&container))).max()
     }
 
     /// Returns the request and the limit of a container of this pod.
@@ -229,11 +364,12 @@ impl Pod {
         self.containers.iter().find(|container| *container.name == *name)
     }
 
-    fn saw(&mut self, container: &str, first: UnixNanos, last: UnixNanos) {
+    fn saw(&mut self, container: &str, first: UnixNanos, last: UnixNanos, peak: Amount) {
         match self.containers.iter_mut().find(|known| *known.name == *container) {
             Some(known) => {
                 known.first = known.first.min(first);
                 known.last = known.last.max(last);
+                known.peak = known.peak.max(peak);
             }
             None => self.containers.push(Container {
                 name: container.into(),
@@ -241,6 +377,9 @@ impl Pod {
                 last,
                 request: PerResource::default(),
                 limit: PerResource::default(),
+                peak,
+                was_killed: false,
+                summary: PerResource::default(),
             }),
         }
     }
@@ -252,6 +391,40 @@ impl Pod {
     fn last(&self) -> UnixNanos {
         self.containers.iter().map(|container| container.last).max().unwrap_or(UnixNanos::MIN)
     }
+}
+
+impl Container {
+    /// Adds a fact about it; others are ignored.
+    fn add_fact(&mut self, fact: Fact, value: f64) {
+        let bytes = || Some(amount::from_float(value));
+        match fact {
+            // Exact: such values are whole millicores.
+            Fact::Request(UsageKind::Cpu) => {
+                self.request.cpu = Some(amount::from_float((value * 1000.0).round()))
+            }
+            Fact::Request(UsageKind::Memory) => self.request.memory = bytes(),
+            Fact::Limit(UsageKind::Cpu) => {
+                self.limit.cpu = Some(amount::from_float((value * 1000.0).round()))
+            }
+            Fact::Limit(UsageKind::Memory) => self.limit.memory = bytes(),
+            Fact::OomKill => self.was_killed = true,
+            Fact::CpuQuantile { .. } => self.summary.cpu = Some(amount::from_float((value * 1000.0).ceil())),
+            Fact::MemoryPeak => self.summary.memory = bytes(),
+            _ => {}
+        }
+    }
+}
+
+/// Returns the highest memory of valid samples.
+fn highest(samples: &[Sample]) -> Amount {
+    let valid = samples.iter().filter(|sample| amount::is_usage(sample.value));
+    amount::from_float(valid.map(|sample| sample.value).fold(0.0, f64::max))
+}
+
+/// Returns the quantile of CPU and the highest memory of that container that has most.
+fn summary(of: &[&Container]) -> PerResource<Option<Amount>> {
+    let most = |get: fn(&Container) -> Option<Amount>| of.iter().filter_map(|container| get(container)).max();
+    PerResource { cpu: most(|it| it.summary.cpu), memory: most(|it| it.summary.memory) }
 }
 
 fn key(namespace: &str, pod: &str) -> String {

@@ -6,7 +6,9 @@ mod owners;
 mod recordings;
 mod rendering;
 
-use super::advice::{AdviceReport, ContainerAdvice, Current, ResourceAdvice, Severity, WorkloadsFrom};
+use super::advice::{
+    AdviceReport, ContainerAdvice, Current, Prices, Reason, ResourceAdvice, Severity, WorkloadsFrom,
+};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::Amount;
 
@@ -17,6 +19,7 @@ fn size(request: Current, target: Option<Amount>) -> ResourceAdvice {
         severity: Severity::Unknown,
         request,
         limit: Current::Unset,
+        reason: if target.is_some() { Reason::Usage } else { Reason::NoUsage },
         target,
         lower: target.map(|target| target / 2),
         upper: target.map(|target| target * 2),
@@ -39,6 +42,8 @@ fn advice(
         pods: 2,
         pods_seen: 5,
         size: PerResource { cpu: size(cpu.0, cpu.1), memory: size(memory.0, memory.1) },
+        autoscaler: None,
+        history: PerResource::default(),
         days: 7.5,
         samples: 181,
         confidence: 0.125,
@@ -49,6 +54,8 @@ fn advice(
 fn report(advice: Vec<ContainerAdvice>) -> AdviceReport {
     AdviceReport {
         source: "http://prometheus:9090".into(),
+        strategy: "as a test says".into(),
+        prices: Some(Prices { core: 20.0, gib: 2.5 }),
         at: "2026-01-31T12:00:00Z".into(),
         history: "8 days".into(),
         workloads_from: WorkloadsFrom::KubeStateMetrics,

@@ -33,7 +33,7 @@ impl OwnerIndex {
             Fact::PodOwner => &mut self.pods,
             Fact::ReplicaSetOwner => &mut self.replica_sets,
             Fact::JobOwner => &mut self.jobs,
-            Fact::Request(_) | Fact::Limit(_) => return,
+            _ => return,
         };
         let (kind, name) = told.about.split_once('/').unwrap_or_default();
         let nobody = |text: &str| text.is_empty() || text == "<none>";

@@ -38,7 +38,7 @@ pub struct ExplainOptions {
     #[arg(value_name = "NAMESPACE/POD", value_parser = pod_name, conflicts_with = "all_pending")]
     pub pod: Option<PodName>,
     /// Read the cluster from this file, or from standard input if it is `-`: the output of `kubectl get
-    /// nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations
+    /// nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations,allocationpolicies,quotas.berth.dev,podgroups
     /// -A -o json`. Default: read from the API server.
     #[arg(short, long, value_name = "FILE")]
     pub filename: Option<PathBuf>,

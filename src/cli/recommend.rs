@@ -18,12 +18,12 @@ use jiff::Timestamp;
 use super::failure::Failure;
 use super::progress::write_line;
 use crate::advise::show;
-use crate::advise::{Severity, recording};
+use crate::advise::{Prices, Severity, Strategy, recording};
 use berth_model::ConfigDuration;
 use berth_prometheus::HttpHeader;
 use berth_rightsizing::recommend::backtest::EstimatorKind;
 use berth_rightsizing::recommend::{Amount, RecommenderSettings};
-use values::{cpu, duration, header, memory, positive, timestamp};
+use values::{cpu, duration, header, margin, memory, percentile, positive, prices, timestamp};
 
 /// Options of `berth recommend`.
 #[derive(Debug, Clone, Args)]
@@ -35,12 +35,36 @@ pub struct RecommendOptions {
     /// Only containers of these namespaces, separated by commas.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "prometheus")]
     pub namespace: Vec<String>,
+    /// Only workloads of these kinds, separated by commas, such as Deployment,StatefulSet.
+    #[arg(long, value_name = "KIND,...", value_delimiter = ',', requires = "prometheus")]
+    pub kind: Vec<String>,
     /// Length of the history of usage to read.
     #[arg(long, value_name = "DURATION", default_value = "8d", value_parser = duration)]
     pub history: ConfigDuration,
-    /// Time between two samples of usage, and window of CPU rates.
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    /// Time between two samples of usage: CPU is the mean of this time, memory the highest. At least two scrape
+    /// intervals.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub resolution: ConfigDuration,
+    /// How sizes are computed.
+    #[arg(long, value_name = "NAME", default_value = "vpa", requires = "prometheus")]
+    pub strategy: Strategy,
+    /// Percentile of CPU usage. Default: 90 for vpa, 95 for krr.
+    #[arg(long, value_name = "PERCENT", value_parser = percentile, requires = "prometheus")]
+    pub cpu_percentile: Option<f64>,
+    /// Percentile of the highest memory of each day, for vpa. Default: 90.
+    #[arg(long, value_name = "PERCENT", value_parser = percentile, requires = "prometheus")]
+    pub memory_percentile: Option<f64>,
+    /// Percentage that is added: for vpa to CPU and memory, for krr to memory. Default: 15.
+    #[arg(long, value_name = "PERCENT", value_parser = margin, requires = "prometheus")]
+    pub margin: Option<f64>,
+    /// Also advise on CPU or memory by whose utilisation a HorizontalPodAutoscaler scales: with another request it
+    /// changes the replicas.
+    #[arg(long, requires = "prometheus")]
+    pub allow_hpa: bool,
+    /// Prices of a requested core and of a requested GiB, for a month, such as 20,2.5: the answer has the cost of all
+    /// requests.
+    #[arg(long, value_name = "CORE,GIB", value_parser = prices, requires = "prometheus")]
+    pub prices: Option<Prices>,
     /// End of the history, such as 2026-01-31T12:00:00Z. Default: now.
     #[arg(long, value_name = "TIME", value_parser = timestamp, requires = "prometheus")]
     pub at: Option<Timestamp>,
@@ -80,12 +104,12 @@ pub struct RecommendOptions {
     /// Also containers that no longer run.
     #[arg(long)]
     pub all: bool,
-    /// Minimum CPU of all containers of a pod together.
-    #[arg(long, value_name = "QUANTITY", default_value = "25m", value_parser = cpu)]
-    pub pod_min_cpu: Amount,
-    /// Minimum memory of all containers of a pod together.
-    #[arg(long, value_name = "QUANTITY", default_value = "250Mi", value_parser = memory)]
-    pub pod_min_memory: Amount,
+    /// Minimum CPU of all containers of a pod together. Default: 25m; for krr 10m of each container.
+    #[arg(long, value_name = "QUANTITY", value_parser = cpu)]
+    pub pod_min_cpu: Option<Amount>,
+    /// Minimum memory of all containers of a pod together. Default: 250Mi; for krr 100Mi of each container.
+    #[arg(long, value_name = "QUANTITY", value_parser = memory)]
+    pub pod_min_memory: Option<Amount>,
     /// Replay recorded usage and compare the estimators: from these files (comma-separated values with a
     /// header, plain or gzip: a column ts, timestamp or time, and one with the usage), or from --prometheus.
     #[arg(long, value_name = "FILE", num_args = 0..)]
@@ -133,8 +157,12 @@ pub enum OutputFormat {
     Yaml,
     /// As json, one line per container
     Csv,
-    /// A self-contained page
+    /// A self-contained page, with graphs of usage
     Html,
+    /// Commands for kubectl that set the advised requests
+    Kubectl,
+    /// A component of kustomize that sets the advised requests
+    Kustomize,
 }
 
 /// Answer, and whether everything could be read for it.
@@ -177,8 +205,16 @@ fn note(text: &str) {
 /// Returns upstream's defaults with the values of the options.
 fn settings(options: &RecommendOptions) -> RecommenderSettings {
     let mut settings = RecommenderSettings::default();
-    settings.cpu.pod_minimum = options.pod_min_cpu;
-    settings.memory.pod_minimum = options.pod_min_memory;
+    let given = [options.pod_min_cpu, options.pod_min_memory];
+    let percentiles = [options.cpu_percentile, options.memory_percentile];
+    for (resource, (minimum, percentile)) in
+        [&mut settings.cpu, &mut settings.memory].into_iter().zip(given.into_iter().zip(percentiles))
+    {
+        resource.pod_minimum = minimum.unwrap_or(resource.pod_minimum);
+        resource.target_percentile = percentile.map_or(resource.target_percentile, |percent| percent / 100.0);
+        resource.upper_percentile = resource.upper_percentile.max(resource.target_percentile);
+        resource.margin = options.margin.map_or(resource.margin, |percent| percent / 100.0);
+    }
     settings
 }
 

@@ -1,5 +1,7 @@
 //! `berth recommend` as users run it: on a real Prometheus, and on files.
 
+mod strategies;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::{Command, Stdio};
@@ -13,7 +15,7 @@ const NOW: i64 = 1_700_000_000;
 const AT: &str = "2023-11-14T22:13:20Z";
 const HOUR: i64 = 3_600;
 const HOURS: i64 = 48;
-const SCRAPE_INTERVAL: i64 = 300;
+const SCRAPE_INTERVAL: i64 = 120;
 
 struct Ran {
     code: i32,

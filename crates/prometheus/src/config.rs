@@ -40,6 +40,11 @@ pub struct PrometheusConfig {
     /// A gauge of bytes.
     #[schemars(regex(pattern = "^[a-zA-Z_:][a-zA-Z0-9_:]*$"))]
     pub memory_metric: String,
+    /// Whether a point of the history has the highest memory since the point before it. Upstream's recommender takes the memory at
+    /// the point, and misses peaks between two of them.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub memory_peaks: bool,
     /// Length of the history that is read at start.
     pub history_length: ConfigDuration,
     /// Interval between samples of the history, and window of its CPU rates. Whole seconds.
@@ -215,6 +220,7 @@ impl Default for PrometheusConfig {
             labels: None,
             cpu_metric: "container_cpu_usage_seconds_total".to_owned(),
             memory_metric: "container_memory_working_set_bytes".to_owned(),
+            memory_peaks: false,
             history_length: ConfigDuration::from_secs(8 * DAY_SECS),
             history_resolution: ConfigDuration::from_secs(3_600),
             slice: ConfigDuration::from_secs(DAY_SECS / 2),

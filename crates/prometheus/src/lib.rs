@@ -29,7 +29,7 @@ pub use decode::{DecodeError, Decoder, ResponseSummary};
 pub use error::SourceError;
 pub use facts::{Fact, FactRow, Missing};
 pub use metric::{Matcher, MatcherError, Metric, MetricKind};
-pub use query::{Points, QueriedNamespaces};
+pub use query::{Points, QueriedNamespaces, rate_window};
 pub use series::{ResultType, Series, Skip, Skipped};
 pub use signal::{ServiceName, SignalKind, SignalValues, filled};
 pub use small::SmallAnswer;

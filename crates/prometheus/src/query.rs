@@ -91,6 +91,7 @@ pub(super) fn usage(
     let selector = selector(config, labels, kind, group);
     let values = match kind {
         UsageKind::Cpu => format!("rate({selector}[{window}])"),
+        UsageKind::Memory if config.memory_peaks => format!("max_over_time({selector}[{window}])"),
         UsageKind::Memory => selector,
     };
     format!("max by ({namespace}, {pod}, {container}) ({values})")
@@ -99,6 +100,20 @@ pub(super) fn usage(
 /// Returns a query that has a result exactly if there are series with these labels.
 pub(super) fn any_container(config: &PrometheusConfig, labels: &LabelNames) -> String {
     format!("count({})", selector(config, labels, UsageKind::Memory, &[]))
+}
+
+/// Time in which scrapes are counted, in seconds.
+pub(super) const SCRAPES_S: u64 = 300;
+
+/// Returns a query for the number of samples that the CPU usage of most containers has in that time.
+pub(super) fn scrapes(config: &PrometheusConfig, labels: &LabelNames) -> String {
+    format!("quantile(0.5, count_over_time({}[{SCRAPES_S}s]))", selector(config, labels, UsageKind::Cpu, &[]))
+}
+
+/// Returns the window of a rate that always has two samples, and not more than four: a wider one hides how usage varies.
+pub fn rate_window(scrape_interval: ConfigDuration) -> ConfigDuration {
+    let seconds = (scrape_interval.get().as_secs() * 5).div_ceil(2);
+    ConfigDuration::from_secs(seconds.max(2))
 }
 
 /// Returns a matcher for the namespaces of `group`, with a comma after it; empty for all namespaces.
@@ -233,6 +248,11 @@ mod tests {
         assert_eq!(
             usage(&config, &LabelNames::legacy(), UsageKind::Memory, hour, &names(&["a"])),
             r#"max by (namespace, pod_name, container_name) (container_memory_working_set_bytes{job="kube\"let\\", namespace="a", pod_name=~".+", container_name!="POD", container_name!=""})"#
+        );
+        config = PrometheusConfig { memory_peaks: true, ..PrometheusConfig::default() };
+        assert_eq!(
+            usage(&config, &LabelNames::modern(), UsageKind::Memory, hour, &[]),
+            r#"max by (namespace, pod, container) (max_over_time(container_memory_working_set_bytes{pod=~".+", container!="POD", container!=""}[1h]))"#
         );
         assert_eq!(
             any_container(&PrometheusConfig::default(), &LabelNames::modern()),

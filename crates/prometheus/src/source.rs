@@ -4,6 +4,7 @@ use berth_rightsizing::usage::{Sample, UsageKind};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
+use berth_model::ConfigDuration;
 use jiff::Timestamp;
 use reqwest::Response;
 use tokio::task::JoinHandle;
@@ -14,7 +15,7 @@ use super::counters::QueryCounters;
 use super::decode::{Decoder, ResponseSummary};
 use super::error::SourceError;
 use super::metric::Metric;
-use super::query::{Measure, QueriedNamespaces, any_container, groups, slices};
+use super::query::{Measure, QueriedNamespaces, SCRAPES_S, any_container, groups, scrapes, slices};
 use super::series::ResultType;
 use super::series::{Series, Skipped};
 use super::signal::{SignalKind, SignalValues};
@@ -40,6 +41,8 @@ pub struct ReadSummary {
 #[derive(Clone)]
 pub struct PrometheusSource {
     shared: Arc<Shared>,
+    /// Window of rates of the newest samples.
+    live_window: ConfigDuration,
 }
 
 struct Shared {
@@ -86,8 +89,10 @@ impl PrometheusSource {
     }
 
     pub(super) fn with_patience(config: PrometheusConfig, patience: Patience) -> Result<Self, SourceError> {
+        let live_window = config.live_window;
         let client = PrometheusClient::new(config, patience)?;
         Ok(Self {
+            live_window,
             shared: Arc::new(Shared {
                 client,
                 labels: OnceLock::new(),
@@ -123,6 +128,22 @@ impl PrometheusSource {
     /// The query failed, or returned several series.
     pub async fn number(&self, query: &str, now: Timestamp) -> Result<Option<Sample>, SourceError> {
         self.shared.client.number(query, now.as_second()).await
+    }
+
+    /// Returns the same source, whose rates of the newest samples have this window.
+    pub fn with_live_window(&self, live_window: ConfigDuration) -> Self {
+        Self { live_window, ..self.clone() }
+    }
+
+    /// Returns the time between two scrapes of the kubelets, as the samples of the last minutes show it; `None`: they are too few.
+    ///
+    /// # Errors
+    /// The query failed.
+    pub async fn scrape_interval(&self, now: Timestamp) -> Result<Option<ConfigDuration>, SourceError> {
+        let labels = self.labels(now).await?;
+        let query = scrapes(self.config(), &labels);
+        let scrapes = self.number(&query, now).await?.map(|number| number.value).filter(|it| *it >= 2.0);
+        Ok(scrapes.map(|scrapes| ConfigDuration::from_secs((SCRAPES_S as f64 / scrapes).ceil() as u64)))
     }
 
     /// Returns the labels that identify a container: the configured ones, otherwise a set with existing series, otherwise the modern ones.
@@ -317,7 +338,7 @@ impl PrometheusSource {
         let config = self.shared.client.config();
         let window = match job.when {
             When::During(_) => config.history_resolution,
-            When::At(_) => config.live_window,
+            When::At(_) => self.live_window,
         };
         job.kind.query(config, labels, window, &job.group)
     }

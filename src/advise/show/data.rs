@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::advise::advice::{AdviceReport, ContainerAdvice, Current, ResourceAdvice, WorkloadsFrom};
+use crate::advise::advice::{
+    AdviceReport, ContainerAdvice, Current, Reason, ResourceAdvice, WorkloadsFrom, costs,
+};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::{Amount, amount};
 
@@ -14,9 +16,19 @@ struct Document<'a> {
     prometheus: &'a str,
     at: &'a str,
     history: &'a str,
+    strategy: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    monthly_cost: Option<Cost>,
     workloads_from: WorkloadsFrom,
     notes: &'a [String],
     containers: &'a [ContainerAdvice],
+}
+
+/// What all requests cost in a month.
+#[derive(Serialize)]
+struct Cost {
+    current: f64,
+    advised: f64,
 }
 
 fn document(report: &AdviceReport) -> Document<'_> {
@@ -24,6 +36,11 @@ fn document(report: &AdviceReport) -> Document<'_> {
         prometheus: &report.source,
         at: &report.at,
         history: &report.history,
+        strategy: &report.strategy,
+        monthly_cost: report.prices.map(|prices| {
+            let (current, advised) = costs(&report.advice, prices);
+            Cost { current, advised }
+        }),
         workloads_from: report.workloads_from,
         notes: &report.notes,
         containers: &report.advice,
@@ -45,7 +62,8 @@ pub fn yaml(report: &AdviceReport) -> anyhow::Result<String> {
 const COLUMNS: &str = "severity,namespace,kind,workload,guessed,container,pods,podsSeen,\
                        cpuRequest,cpuLimit,cpuTarget,cpuLowerBound,cpuUpperBound,\
                        memoryRequest,memoryLimit,memoryTarget,memoryLowerBound,memoryUpperBound,\
-                       cpuSeverity,memorySeverity,days,samples,confidence";
+                       cpuSeverity,memorySeverity,days,samples,confidence,\
+                       cpuReason,memoryReason,cpuLimitTarget,memoryLimitTarget";
 
 /// Formats a line per container, after a header (RFC 4180, with line feeds). An empty cell is unset, `?` is unknown.
 pub fn csv(report: &AdviceReport) -> String {
@@ -55,22 +73,45 @@ pub fn csv(report: &AdviceReport) -> String {
         let PerResource { cpu, memory } = each.size.as_ref();
         let _ = writeln!(
             text,
-            "{},{names},{},{},{},{},{},{},{},{},{},{},{}",
+            "{},{names},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             each.severity.name(),
             each.guessed,
             cell(&each.container),
             each.pods,
             each.pods_seen,
-            amounts(cpu, |millicores| amount::cores(millicores).to_string()),
-            amounts(memory, |bytes| bytes.to_string()),
+            amounts(cpu, cores),
+            amounts(memory, bytes),
             cpu.severity.name(),
             memory.severity.name(),
             each.days,
             each.samples,
             each.confidence,
+            reason(cpu.reason),
+            reason(memory.reason),
+            cpu.limit_target().map(cores).unwrap_or_default(),
+            memory.limit_target().map(bytes).unwrap_or_default(),
         );
     }
     text
+}
+
+fn cores(millicores: Amount) -> String {
+    amount::cores(millicores).to_string()
+}
+
+fn bytes(bytes: Amount) -> String {
+    bytes.to_string()
+}
+
+/// Names as in JSON.
+fn reason(reason: Reason) -> &'static str {
+    match reason {
+        Reason::NoUsage => "no-usage",
+        Reason::Usage => "usage",
+        Reason::Minimum => "minimum",
+        Reason::OomKill => "oom-kill",
+        Reason::Autoscaler => "autoscaler",
+    }
 }
 
 fn amounts(size: &ResourceAdvice, unit: fn(Amount) -> String) -> String {

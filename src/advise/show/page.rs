@@ -2,8 +2,11 @@
 
 use std::fmt::Write;
 
+use super::graph::graph;
 use super::units::{self, cpu, current, estimate, memory};
-use crate::advise::advice::{AdviceReport, ContainerAdvice, ResourceAdvice, Severity, WorkloadsFrom, totals};
+use crate::advise::advice::{
+    AdviceReport, ContainerAdvice, Reason, ResourceAdvice, Severity, WorkloadsFrom, costs, totals,
+};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::Amount;
 use berth_simulator::report::{page, text::escape, tile};
@@ -16,14 +19,20 @@ pub fn page(report: &AdviceReport) -> String {
     let _ = write!(
         body,
         "<section id=\"containers\"><h2>Containers</h2><p class=\"lead\">Current → recommended requests; below, the \
-         bounds within which a request is acceptable. “any” means no bound yet: there is too little data.</p>{}</section>",
+         bounds within which a request is acceptable. “any” means no bound yet: there is too little data. Graphs have the \
+         highest usage of a pod over time, <span class=\"key request\">the request</span> and <span class=\"key advice\">the \
+         advice</span>.</p>{}</section>",
         rows(report)
     );
     let mut notes = vec![
         "Severity is the difference between request and target: critical from 500m or 500Mi, warning from 250m or 250Mi or if it is unset, \
-         ok from 100m or 100Mi; the worse of CPU and memory. Estimates are those of the Vertical Pod Autoscaler."
+         ok from 100m or 100Mi; the worse of CPU and memory."
             .to_owned(),
+        format!("Sizes are computed {}.", report.strategy),
     ];
+    if report.advice.len() > GRAPHS_MAX {
+        notes.push(format!("Only the first {GRAPHS_MAX} containers have graphs."));
+    }
     if report.workloads_from == WorkloadsFrom::PodNames {
         notes.push("Workloads are guessed from pod names (~): there are no kube-state-metrics.".to_owned());
     }
@@ -43,8 +52,12 @@ fn lead(report: &AdviceReport) -> String {
     let count = |severity| report.advice.iter().filter(|each| each.severity == severity).count();
     let severe = [Severity::Critical, Severity::Warning]
         .map(|severity| format!("{} {}", count(severity), severity.name()));
+    let cost = report.prices.map_or(String::new(), |prices| {
+        let (now, then) = costs(&report.advice, prices);
+        tile(&format!("{then:.2}"), "cost of the requests in a month", &format!("{now:.2} → {then:.2}"))
+    });
     format!(
-        "<p class=\"lead\">By their usage in the {} before {}, from <b>{}</b>.</p><ul class=\"tiles\">{}{}{}</ul>",
+        "<p class=\"lead\">By their usage in the {} before {}, from <b>{}</b>.</p><ul class=\"tiles\">{}{}{}{cost}</ul>",
         escape(&report.history),
         escape(&report.at),
         escape(&report.source),
@@ -55,7 +68,8 @@ fn lead(report: &AdviceReport) -> String {
 }
 
 fn rows(report: &AdviceReport) -> String {
-    let rows: String = report.advice.iter().map(row).collect();
+    let rows: String =
+        report.advice.iter().enumerate().map(|(at, advice)| row(advice, at < GRAPHS_MAX)).collect();
     format!(
         "<div class=\"scroll sticky\" tabindex=\"0\" role=\"region\" aria-label=\"Containers\"><table><thead><tr>\
          <th scope=\"col\">Workload</th><th scope=\"col\">Container</th><th scope=\"col\">Severity</th>\
@@ -65,10 +79,20 @@ fn rows(report: &AdviceReport) -> String {
     )
 }
 
-fn row(advice: &ContainerAdvice) -> String {
+/// Containers with graphs: the most urgent ones.
+const GRAPHS_MAX: usize = 300;
+
+fn row(advice: &ContainerAdvice, has_graphs: bool) -> String {
     let guess = if advice.guessed { "~" } else { "" };
     let name = escape(&format!("{guess}{}/{}", units::kind(&advice.kind), advice.workload));
     let PerResource { cpu: cpu_size, memory: memory_size } = advice.size.as_ref();
+    let graphs = match has_graphs {
+        true => PerResource {
+            cpu: graph(cpu_size, &advice.history.cpu, 1_000.0, "CPU usage over time"),
+            memory: graph(memory_size, &advice.history.memory, 1.0, "memory usage over time"),
+        },
+        false => PerResource::default(),
+    };
     format!(
         "<tr><th scope=\"row\"><span class=\"name\" title=\"{name}\">{name}</span><br><small>{}</small></th>\
          <td>{}</td><td><span class=\"dot {}\"></span>{}</td><td>{}</td>{}<td>{}</td>{}<td>{}</td><td>{:.1}</td></tr>",
@@ -77,26 +101,32 @@ fn row(advice: &ContainerAdvice) -> String {
         colour(advice.severity),
         advice.severity.name(),
         advice.pods,
-        size(cpu_size, cpu),
+        size(cpu_size, cpu, &graphs.cpu),
         current(cpu_size.limit, cpu),
-        size(memory_size, memory),
+        size(memory_size, memory, &graphs.memory),
         current(memory_size.limit, memory),
         advice.days,
     )
 }
 
-fn size(size: &ResourceAdvice, unit: fn(Amount) -> String) -> String {
+fn size(size: &ResourceAdvice, unit: fn(Amount) -> String, graph: &str) -> String {
     let better = match size.saved() {
         Some(1..) => " class=\"better\"",
         Some(..=-1) => " class=\"worse\"",
         _ => "",
     };
+    let below = match size.reason {
+        Reason::Autoscaler => "a HorizontalPodAutoscaler keeps its utilisation".to_owned(),
+        Reason::OomKill => "it was killed for want of memory".to_owned(),
+        Reason::Minimum => "the minimum".to_owned(),
+        Reason::NoUsage => String::new(),
+        Reason::Usage if size.lower.is_none() => String::new(),
+        Reason::Usage => format!("{} to {}", estimate(size.lower, unit), estimate(size.upper, unit)),
+    };
     format!(
-        "<td>{} → {}<small{better}>{} to {}</small></td>",
+        "<td>{} → {}<small{better}>{below}</small>{graph}</td>",
         current(size.request, unit),
-        estimate(size.target, unit),
-        estimate(size.lower, unit),
-        estimate(size.upper, unit),
+        units::target(size, unit),
     )
 }
 

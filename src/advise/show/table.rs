@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::units::{self, cpu, current, cut, estimate, memory};
-use crate::advise::advice::{AdviceReport, ContainerAdvice, ResourceAdvice, WorkloadsFrom, totals};
+use super::units::{self, cpu, current, cut, memory};
+use crate::advise::advice::{AdviceReport, ContainerAdvice, ResourceAdvice, WorkloadsFrom, costs, totals};
 use crate::columns;
 use berth_rightsizing::recommend::Amount;
 
@@ -53,6 +53,10 @@ fn about(report: &AdviceReport) -> Vec<String> {
     if !totals.is_empty() {
         lines.push(format!("requests of their running pods together: {}", totals.join(", ")));
     }
+    if let Some(prices) = report.prices {
+        let (now, then) = costs(&report.advice, prices);
+        lines.push(format!("they cost {now:.2} -> {then:.2} a month"));
+    }
     if report.workloads_from == WorkloadsFrom::PodNames {
         lines.push("~ workloads are guessed from pod names: there are no kube-state-metrics".to_owned());
     }
@@ -62,7 +66,7 @@ fn about(report: &AdviceReport) -> Vec<String> {
 fn row(advice: &ContainerAdvice) -> [String; 8] {
     let guess = if advice.guessed { "~" } else { "" };
     let pair = |size: &ResourceAdvice, unit: fn(Amount) -> String| {
-        format!("{} -> {}", current(size.request, unit), estimate(size.target, unit))
+        format!("{} -> {}", current(size.request, unit), units::target(size, unit))
     };
     [
         advice.severity.name().to_owned(),

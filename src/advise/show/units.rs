@@ -1,6 +1,6 @@
 //! Amounts as Kubernetes quantities.
 
-use crate::advise::advice::Current;
+use crate::advise::advice::{Current, Reason, ResourceAdvice};
 use berth_rightsizing::recommend::{AMOUNT_MAX, Amount};
 
 /// Placeholder for an unknown value.
@@ -31,6 +31,21 @@ pub fn memory(bytes: Amount) -> String {
         _ if value.fract() == 0.0 || value.abs() >= 100.0 => format!("{value:.0}{unit}"),
         _ if value.abs() >= 10.0 => format!("{value:.1}{unit}"),
         _ => format!("{value:.2}{unit}"),
+    }
+}
+
+/// Formats bytes without rounding, in the largest unit that allows it.
+pub fn exact_memory(bytes: Amount) -> String {
+    const UNITS: [(&str, Amount); 3] = [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+    let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit && bytes % unit == 0);
+    unit.map_or_else(|| bytes.to_string(), |(name, unit)| format!("{}{name}", bytes / unit))
+}
+
+/// Formats the target of a resource, or why there is none.
+pub fn target(size: &ResourceAdvice, unit: fn(Amount) -> String) -> String {
+    match size.reason {
+        Reason::Autoscaler => "HPA".to_owned(),
+        _ => estimate(size.target, unit),
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::advise::advice::{sort, totals};
-use crate::advise::{Collector, ContainerSelection, Left, OwnerIndex, Recorder};
+use crate::advise::{Collector, ContainerSelection, Left, OwnerIndex, Recorder, Sizing, Strategy};
 use berth_prometheus::{Fact, FactRow, Series};
 use berth_rightsizing::recommend::RecommenderSettings;
 use berth_rightsizing::recommend::backtest::RecordedResource;
@@ -26,12 +26,23 @@ fn use_up(
     collector.usage(kind, &Series { namespace: "shop", pod, container, samples: &samples });
 }
 
+const SIZING: Sizing = Sizing {
+    strategy: Strategy::Vpa,
+    memory_margin: 0.15,
+    minimum: PerResource { cpu: 10, memory: 100 * MI },
+    despite_autoscalers: false,
+};
+
 fn collector(told: &[(Fact, &str, &str)]) -> Collector {
+    sizing(SIZING, told)
+}
+
+fn sizing(sizing: Sizing, told: &[(Fact, &str, &str)]) -> Collector {
     let mut owners = OwnerIndex::default();
     for (fact, object, about) in told {
         owners.add(*fact, FactRow { namespace: "shop", object, about, value: 1.0 });
     }
-    Collector::new(RecommenderSettings::default(), owners, NOW_S as i64 * 1_000_000_000)
+    Collector::new(RecommenderSettings::default(), sizing, owners, NOW_S as i64 * 1_000_000_000)
         .expect("the usual settings")
 }
 
@@ -134,6 +145,86 @@ fn a_pods_minimum_is_shared_by_its_containers() {
     }
     let targets: Vec<_> = collector.advice(ALL).0.iter().map(|each| each.size.cpu.target).collect();
     assert_eq!(targets, [Some(12), Some(12)]);
+}
+
+#[test]
+fn a_container_that_was_killed_gets_more_than_it_had() {
+    let mut collector = collector(&[]);
+    for pod in ["db-0", "db-1", "cache-0"] {
+        use_up(&mut collector, UsageKind::Memory, pod, "db", 48, 0, 300.0 * MI as f64);
+    }
+    tell(&mut collector, Fact::Limit(UsageKind::Memory), "db-0", "db", 1024.0 * MI as f64);
+    tell(&mut collector, Fact::OomKill, "db-0", "db", 1.0);
+    tell(&mut collector, Fact::OomKill, "cache-0", "db", 1.0);
+    let (advice, _) = collector.advice(ALL);
+    let memory = |workload: &str| {
+        let found = advice.iter().find(|each| each.workload == workload).expect("advice");
+        (found.size.memory.target.expect("a target"), found.size.memory.reason)
+    };
+    // A fifth more than its limit; without a known limit 100 MiB more than its peak.
+    assert_eq!(memory("db"), (1024 * MI * 12 / 10, Reason::OomKill));
+    assert_eq!(memory("cache"), (400 * MI, Reason::OomKill));
+}
+
+#[test]
+fn a_resource_by_which_an_autoscaler_scales_gets_no_advice_unless_it_is_allowed() {
+    let advice = |despite_autoscalers| {
+        let facts =
+            [(Fact::PodOwner, "web-1-x", "StatefulSet/web"), (Fact::PodOwner, "db-0", "StatefulSet/db")];
+        let mut collector = sizing(Sizing { despite_autoscalers, ..SIZING }, &facts);
+        for kind in UsageKind::ALL {
+            let value = if kind == UsageKind::Cpu { 0.4 } else { 400.0 * MI as f64 };
+            use_up(&mut collector, kind, "web-1-x", "app", 48, 0, value);
+            use_up(&mut collector, kind, "db-0", "app", 48, 0, value);
+        }
+        tell(&mut collector, Fact::AutoscalerTarget, "by-cpu", "StatefulSet/web", 1.0);
+        tell(&mut collector, Fact::AutoscalerResource, "by-cpu", "cpu", 1.0);
+        tell(&mut collector, Fact::AutoscalerTarget, "by-queue", "StatefulSet/db", 1.0);
+        tell(&mut collector, Fact::AutoscalerResource, "by-queue", "queue_length", 1.0);
+        collector.advice(ALL).0
+    };
+    let of = |advice: &[ContainerAdvice], workload: &str| {
+        let found = advice.iter().find(|each| each.workload == workload).expect("advice");
+        let PerResource { cpu, memory } = found.size;
+        (cpu.target.is_some(), cpu.reason, memory.reason, found.autoscaler.clone())
+    };
+    let kept = advice(false);
+    assert_eq!(of(&kept, "web"), (false, Reason::Autoscaler, Reason::Usage, Some("by-cpu".to_owned())));
+    assert_eq!(of(&kept, "db"), (true, Reason::Usage, Reason::Usage, None));
+    assert_eq!(of(&advice(true), "web"), (true, Reason::Usage, Reason::Usage, None));
+}
+
+#[test]
+fn krrs_sizes_are_those_of_the_largest_pod_rounded_up() {
+    let mut collector = sizing(Sizing { strategy: Strategy::Krr, ..SIZING }, &[]);
+    for pod in ["db-0", "db-1"] {
+        use_up(&mut collector, UsageKind::Cpu, pod, "db", 48, 0, 0.1);
+        use_up(&mut collector, UsageKind::Memory, pod, "db", 48, 0, 300.0 * MI as f64);
+    }
+    let (advice, _) = collector.advice(ALL);
+    assert_eq!(advice[0].size.map(|size| size.target), PerResource { cpu: None, memory: None });
+    let quantile = Fact::CpuQuantile { per_mille: 950 };
+    for (pod, cores, bytes) in [("db-0", 0.2001, 200.0 * MI as f64), ("db-1", 0.1, 201.0 * MI as f64)] {
+        tell(&mut collector, quantile, pod, "db", cores);
+        tell(&mut collector, Fact::MemoryPeak, pod, "db", bytes);
+    }
+    let (advice, _) = collector.advice(ALL);
+    // 201 MiB and 15 % are 231.15 MiB.
+    assert_eq!(
+        advice[0].size.map(|size| size.target),
+        PerResource { cpu: Some(201), memory: Some(232 * MI) }
+    );
+}
+
+#[test]
+fn graphs_have_the_highest_usage_of_each_part_of_the_history() {
+    let mut collector = collector(&[]).with_graphs(4 * HOUR_NS, 4);
+    use_up(&mut collector, UsageKind::Cpu, "db-0", "db", 4, 3, 0.25);
+    use_up(&mut collector, UsageKind::Cpu, "db-1", "db", 3, 3, 0.5);
+    use_up(&mut collector, UsageKind::Cpu, "db-1", "db", 0, 0, 1.0);
+    let (advice, _) = collector.advice(ALL);
+    let [first, second, third, last] = advice[0].history.cpu[..] else { panic!("{:?}", advice[0].history) };
+    assert!((first, second, last) == (0.25, 0.5, 1.0) && third.is_nan(), "{:?}", advice[0].history);
 }
 
 #[test]

@@ -54,7 +54,10 @@ fn json_and_yaml_have_all_figures_in_base_units() {
     let [first, second, _] = &json["containers"].as_array().expect("a list")[..] else { panic!("{json}") };
     assert_eq!(
         first["cpu"],
-        serde_json::json!({"severity": "critical", "request": 2.0, "limit": null, "target": 0.35, "lowerBound": 0.175, "upperBound": 0.7})
+        serde_json::json!({
+            "severity": "critical", "request": 2.0, "limit": null, "reason": "usage", "target": 0.35, "limitTarget": null,
+            "lowerBound": 0.175, "upperBound": 0.7,
+        })
     );
     assert_eq!(
         (&first["memory"]["request"], &first["memory"]["target"]),
@@ -99,6 +102,28 @@ fn the_page_needs_no_network_and_believes_no_name() {
         assert!(page.contains(expected), "no {expected:?} in\n{page}");
     }
     assert_eq!(page, show::page(&three()));
+}
+
+#[test]
+fn patches_set_what_changes_with_limits_in_proportion() {
+    let commands = show::kubectl(&three());
+    assert_golden("commands.sh", &commands);
+    // Names are quoted, and guesses are comments.
+    assert!(
+        commands.lines().all(|line| line.starts_with("kubectl ") || line.starts_with("# ")),
+        "{commands}"
+    );
+    let yaml = show::kustomize(&three()).expect("text");
+    assert_golden("kustomization.yaml", &yaml);
+    let component: Value = serde_saphyr::from_str(&yaml).expect("YAML");
+    assert_eq!(component["patches"].as_array().map(Vec::len), Some(1));
+    let patch = component["patches"][0]["patch"].as_str().expect("a text");
+    let patch: Value = serde_saphyr::from_str(patch).expect("YAML");
+    let containers = &patch["spec"]["template"]["spec"]["containers"];
+    assert_eq!(
+        containers[0]["resources"],
+        serde_json::json!({"requests": {"cpu": "350m", "memory": "512Mi"}, "limits": {"memory": "512Mi"}})
+    );
 }
 
 #[test]

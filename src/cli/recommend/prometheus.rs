@@ -8,13 +8,16 @@ use jiff::Timestamp;
 
 use super::values::shown;
 use super::{Answer, Failure, LabelSet, OutputFormat, RecommendOptions, note, settings, show};
-use crate::advise::{AdviceReport, Collector, ContainerSelection, Left, OwnerIndex, WorkloadsFrom};
+use crate::advise::{
+    AdviceReport, Collector, ContainerSelection, Left, OwnerIndex, Reason, Sizing, Strategy, WorkloadsFrom,
+};
 use crate::cli::progress::{ProgressBars, Stage};
-use berth_model::{ConfigDuration, with_causes};
+use berth_model::{ConfigDuration, PerResource, with_causes};
 use berth_prometheus::{
     BasicAuth, Fact, FactRow, LabelNames, Missing, PrometheusConfig, PrometheusSource, QueriedNamespaces,
     ReadSummary, Series, Skip, SourceError,
 };
+use berth_rightsizing::recommend::Amount;
 use berth_rightsizing::recommend::time::nanos;
 use berth_rightsizing::usage::UsageKind;
 
@@ -42,6 +45,8 @@ pub fn answer(options: &RecommendOptions) -> Result<Answer, Failure> {
         OutputFormat::Yaml => show::yaml(&report)?,
         OutputFormat::Csv => show::csv(&report),
         OutputFormat::Html => show::page(&report),
+        OutputFormat::Kubectl => show::kubectl(&report),
+        OutputFormat::Kustomize => show::kustomize(&report)?,
     };
     Ok(Answer { text, complete: asked.complete })
 }
@@ -63,13 +68,22 @@ async fn report(asked: &mut PrometheusQueries<'_>) -> Result<AdviceReport, Failu
     let workloads_from =
         if owners.is_empty() { WorkloadsFrom::PodNames } else { WorkloadsFrom::KubeStateMetrics };
     let now = i64::try_from(asked.now.as_nanosecond()).context("--at: the time is out of range")?;
-    let mut collector = Collector::new(settings(options), owners, now).map_err(anyhow::Error::from)?;
+    let sizing = sizing(options);
+    let mut collector =
+        Collector::new(settings(options), sizing, owners, now).map_err(anyhow::Error::from)?;
+    if options.output == OutputFormat::Html {
+        collector = collector.with_graphs(nanos(options.history.get()), GRAPH_PARTS);
+    }
     asked.history(|kind, series| collector.usage(kind, &series)).await?;
     if collector.refused() > 0 {
         let refused = collector.refused();
         asked.notes.push(format!("skipped {refused} samples that are negative or in the future"));
     }
-    for fact in [Fact::Request, Fact::Limit].into_iter().flat_map(|fact| UsageKind::ALL.map(fact)) {
+    let amounts = [Fact::Request, Fact::Limit].into_iter().flat_map(|fact| UsageKind::ALL.map(fact));
+    let others = [Fact::OomKill, Fact::AutoscalerTarget, Fact::AutoscalerResource];
+    let summaries = [Fact::CpuQuantile { per_mille: cpu_per_mille(options) }, Fact::MemoryPeak];
+    let summaries = summaries.into_iter().filter(|_| sizing.strategy == Strategy::Krr);
+    for fact in amounts.chain(others).chain(summaries) {
         asked.facts(fact, &mut collector, |collector, told| collector.add_fact(fact, told)).await;
     }
     if !collector.has_requests() {
@@ -79,21 +93,87 @@ async fn report(asked: &mut PrometheusQueries<'_>) -> Result<AdviceReport, Failu
         );
     }
     let choice = ContainerSelection {
-        // Two points: one may be missing.
-        ended_after_ns: nanos(options.resolution.get()).saturating_mul(2),
+        // Two points, as one may be missing; and a quarter of an hour, in which Prometheus may have been restarted.
+        ended_after_ns: nanos(options.resolution.get()).saturating_mul(2).max(QUARTER_NS),
         all: options.all,
         severity_min: options.min_severity,
     };
-    let (advice, left) = collector.advice(choice);
+    let (mut advice, left) = collector.advice(choice);
     asked.report_left_out(left);
+    if !options.kind.is_empty() {
+        advice.retain(|each| options.kind.iter().any(|kind| kind.eq_ignore_ascii_case(&each.kind)));
+    }
+    let kept = advice.iter().filter(|each| {
+        let PerResource { cpu, memory } = each.size.as_ref().map(|size| size.reason);
+        cpu == Reason::Autoscaler || memory == Reason::Autoscaler
+    });
+    let kept = kept.count();
+    if kept > 0 {
+        asked.notes.push(format!(
+            "a HorizontalPodAutoscaler keeps the utilisation of {kept} containers, and would change their replicas with another request: \
+             no advice on that resource; --allow-hpa gives it"
+        ));
+    }
     Ok(AdviceReport {
         source: options.prometheus.clone().unwrap_or_default(),
+        strategy: in_words(options),
+        prices: options.prices,
         at: Timestamp::from_second(asked.now.as_second()).unwrap_or(asked.now).to_string(),
         history: shown(options.history),
         workloads_from,
         advice,
         notes: asked.notes.clone(),
     })
+}
+
+const QUARTER_NS: i64 = 900_000_000_000;
+/// Parts of the history that a graph shows: an hour each of eight days.
+const GRAPH_PARTS: usize = 192;
+
+fn sizing(options: &RecommendOptions) -> Sizing {
+    // KRR's defaults.
+    const CPU_MINIMUM: Amount = 10;
+    const MEMORY_MINIMUM: Amount = 100 << 20;
+    Sizing {
+        strategy: options.strategy,
+        memory_margin: margin(options) / 100.0,
+        minimum: PerResource {
+            cpu: options.pod_min_cpu.unwrap_or(CPU_MINIMUM),
+            memory: options.pod_min_memory.unwrap_or(MEMORY_MINIMUM),
+        },
+        despite_autoscalers: options.allow_hpa,
+    }
+}
+
+/// Returns the margin in percent.
+fn margin(options: &RecommendOptions) -> f64 {
+    options.margin.unwrap_or(15.0)
+}
+
+/// Returns the percentile of CPU usage.
+fn cpu_percentile(options: &RecommendOptions) -> f64 {
+    options.cpu_percentile.unwrap_or(match options.strategy {
+        Strategy::Vpa => 90.0,
+        Strategy::Krr => 95.0,
+    })
+}
+
+fn cpu_per_mille(options: &RecommendOptions) -> u16 {
+    (cpu_percentile(options) * 10.0).round() as u16
+}
+
+/// Returns how targets are computed, in words.
+fn in_words(options: &RecommendOptions) -> String {
+    let (cpu, margin) = (cpu_percentile(options), margin(options));
+    match options.strategy {
+        Strategy::Vpa => format!(
+            "as the Vertical Pod Autoscaler: the {cpu}th percentile of CPU, and the {}th of the highest memory of each day; {margin} % more",
+            options.memory_percentile.unwrap_or(90.0)
+        ),
+        Strategy::Krr => format!(
+            "as KRR: the {cpu}th percentile of the busiest pod's CPU, and the highest memory and {margin} % more"
+        ),
+    }
 }
 
 impl<'a> PrometheusQueries<'a> {
@@ -232,6 +312,7 @@ fn config(options: &RecommendOptions) -> PrometheusConfig {
         }),
         history_length: options.history,
         history_resolution: options.resolution,
+        memory_peaks: true,
         slice: ConfigDuration::from_secs(slice.max(1)),
         query_timeout: options.query_timeout,
         bearer_token_file: options.bearer_token_file.clone(),

@@ -110,7 +110,7 @@ async fn from_the_address_alone_comes_advice_on_every_container() {
             json!("app"),
             json!(1),
             json!(2.0),
-            json!(49)
+            json!(577)
         ]
     );
     assert_eq!((&web["cpu"]["request"], &web["cpu"]["limit"]), (&json!(2.0), &Value::Null));
@@ -195,7 +195,7 @@ async fn errors_of_an_address_or_its_responses_name_the_command_line_options() {
     for (url, more, expected) in [
         ("prometheus:9090", &[][..], "--prometheus"),
         ("http://a@b", &[], "--prometheus"),
-        ("http://localhost:9", &["--history", "30m"], "--history"),
+        ("http://localhost:9", &["--history", "3m"], "--history"),
         ("http://localhost:9", &["--resolution", "1500ms"], "--resolution"),
     ] {
         let (code, said) = refusal(answer(url, more).await);

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use crate::advise::Prices;
 use berth_model::{ConfigDuration, Quantity};
 use berth_prometheus::HttpHeader;
 use berth_rightsizing::recommend::{AMOUNT_MAX, Amount};
@@ -65,4 +66,25 @@ fn amount(text: &str, unit: fn(Quantity) -> i64) -> Result<Amount, String> {
 pub fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or("it must be a number greater than 0".to_owned())
+}
+
+/// Parses a percentile: above 0, and at most 100.
+pub fn percentile(text: &str) -> Result<f64, String> {
+    let number = positive(text).ok().filter(|percent| *percent <= 100.0);
+    number.ok_or("it must be a number greater than 0, and at most 100".to_owned())
+}
+
+/// Parses a percentage that is added.
+pub fn margin(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| (0.0..=1_000.0).contains(number));
+    number.ok_or("it must be a number from 0 to 1000".to_owned())
+}
+
+/// Parses the prices of a core and of a GiB.
+pub fn prices(text: &str) -> Result<Prices, String> {
+    let price =
+        |text: &str| text.trim().parse().ok().filter(|price: &f64| price.is_finite() && *price >= 0.0);
+    let parsed = text.split_once(',').and_then(|(core, gib)| Some((price(core)?, price(gib)?)));
+    let (core, gib) = parsed.ok_or("use the price of a core and of a GiB for a month, such as 20,2.5")?;
+    Ok(Prices { core, gib })
 }

@@ -11,6 +11,7 @@ use axum::response::IntoResponse;
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::support::{Pods, create_pods};
 
 /// Answers every query for usage with half a core and 400 MiB of two pods: one that runs, and one of an old rollout.
 async fn answer(State(is_up): State<Arc<AtomicBool>>, request: Request) -> impl IntoResponse {
@@ -60,6 +61,14 @@ async fn history_and_samples_come_from_prometheus_and_no_more_is_recommended_tha
     let client = control_plane.client();
     create_crds(&client).await;
     create_nodes(&client, &Nodes { cpu: "400m", ..Nodes::default() }).await;
+    // What every node has is not for web.
+    let agent = Pods { prefix: "agent", requests: json!({"cpu": "150m"}), ..Pods::default() };
+    create_pods(&client, &agent, |_, pod| {
+        pod["spec"]["nodeName"] = "node-0".into();
+        pod["metadata"]["ownerReferences"] = json!([
+            {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d", "controller": true}]);
+    })
+    .await;
     create_workload(&client, "web", 1).await;
     create(&vpas(&client), vpa("web", "web", "berth")).await;
 
@@ -89,7 +98,7 @@ async fn history_and_samples_come_from_prometheus_and_no_more_is_recommended_tha
     let web = status(&client, "web").await;
     assert!(!is_true(&web, "FetchingHistory"), "{web}");
     let (cpu, memory) = amounts(&web, "target");
-    assert_eq!(cpu, 400, "{web}");
+    assert_eq!(cpu, 250, "{web}");
     assert!((400 * MI..600 * MI).contains(&memory), "{web}");
     assert!(amounts(&web, "uncappedTarget").0 > 500, "{web}");
     let (_, provided) = condition(&web, "RecommendationProvided").expect("the condition is set");
