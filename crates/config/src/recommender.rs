@@ -87,8 +87,9 @@ pub struct Recommender {
     pub max_allowed_cpu: Option<String>,
     /// Maximum memory of a container whose VPA sets no maximum, such as `8Gi`.
     pub max_allowed_memory: Option<String>,
-    /// Cap recommendations so that each pod still fits on at least one node that it may run on. Disable it
-    /// where larger nodes can be added.
+    /// Cap recommendations so that each pod still fits on at least one node that it may run on, beside the
+    /// DaemonSets there. Never below the requests of pods that have started, and not where a pod may run on
+    /// nodes of Karpenter, which adds larger ones. Disable it where another autoscaler can add larger nodes.
     pub cap_to_nodes: bool,
     /// Aggregation interval of memory: one peak per container and interval is a sample.
     pub memory_aggregation_interval: ConfigDuration,

@@ -31,7 +31,7 @@ use berth_config as config;
 use berth_kube_io::WatchStore;
 use berth_kube_io::client::without_retries;
 use berth_kube_io::vpa::{OwnerResolver, Recommending};
-use berth_model::Node;
+use berth_model::{Amounts, Node, PerResource};
 use berth_prometheus::PrometheusSource;
 use berth_rightsizing::recommend::store::{Store, Workload};
 use berth_rightsizing::recommend::{Status, UnixNanos};
@@ -82,9 +82,14 @@ pub fn recommend(
     let source = config.prometheus.clone().map(PrometheusSource::new).transpose()?;
     metrics.follow(source.clone());
     metrics.dimensions.follow(config.dimensions.iter().map(|it| it.name.as_str().into()));
+    // A process that was frozen past its lease must not write when it resumes.
+    let client = match &leadership.fence {
+        Some(fence) => fence.client(cluster.clone())?,
+        None => without_retries(cluster.clone())?,
+    };
     let place = RecommenderContext {
         config: Arc::new(config.clone()),
-        api: Recommending::new(without_retries(cluster.clone())?),
+        api: Recommending::new(client),
         watches: watches.clone(),
         source,
         engine: engine.clone(),
@@ -223,9 +228,18 @@ impl Recommender {
         self.context.leadership.decides_in(self.term)
     }
 
-    /// Returns the nodes of the cluster.
-    fn nodes(&self) -> Vec<Arc<Node>> {
-        self.context.engine.nodes()
+    /// Returns the nodes of the cluster, with what DaemonSets and static pods leave of them.
+    fn nodes(&self) -> Vec<publish::NodeRoom> {
+        let nodes = self.context.engine.nodes();
+        let taken = self.context.engine.requested_by_daemons(&nodes);
+        let room = |(node, taken): (Arc<Node>, Amounts)| {
+            let size = PerResource {
+                cpu: node.allocatable.cpu_milli.saturating_sub(taken.cpu_milli),
+                memory: node.allocatable.memory.saturating_sub(taken.memory),
+            };
+            publish::NodeRoom { node, size }
+        };
+        nodes.into_iter().zip(taken).map(room).collect()
     }
 }
 

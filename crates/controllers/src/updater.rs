@@ -142,7 +142,7 @@ impl Updater {
         let is_refused = !(self.certificate)(Timestamp::now());
         let has_webhook = (apply.webhook && !is_refused)
             || self.api.lease_holder(namespace, UPSTREAM_WEBHOOK).await.map_err(explain)?.is_some();
-        Ok(apply.rules(has_webhook))
+        Ok(apply.rules(has_webhook, Timestamp::now().as_second()))
     }
 
     /// Returns the namespaces with VPAs that update pods.

@@ -74,6 +74,10 @@ pub struct ServiceScalerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<ServiceBehavior>,
 
+    /// Parameters of the estimator `showar` and of the number of replicas. The defaults are those of the paper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuning: Option<Tuning>,
+
     /// Only reports decisions in the status; changes nothing. Set it to false once the decisions are as you want them.
     #[serde(default = "dry_run_by_default")]
     pub dry_run: bool,
@@ -125,7 +129,8 @@ pub enum SizeEstimator {
 pub struct Objectives {
     /// Saturation signal that the number of replicas follows.
     pub signal: Signal,
-    /// Percentage of requests that must succeed, such as 99 or 99.9; replicas are added while fewer succeed.
+    /// Percentage of requests that must succeed, such as 99 or 99.9; replicas are added while fewer succeed. Default: 99
+    /// with the signal `RequestLatency`, whose metrics count successes, too; otherwise none. A percentage of 0 is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success_rate: Option<SuccessRate>,
 }
@@ -172,6 +177,64 @@ pub struct SuccessRate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub query: Option<String>,
+}
+
+/// Parameters of the estimator `showar` and of the number of replicas. Numbers such as `3` or `0.15`.
+#[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tuning {
+    /// Number of standard deviations that are added to the mean usage. Default: 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16), regex(pattern = r"^[0-9]+([.][0-9]+)?$"))]
+    pub sigmas: Option<String>,
+    /// Minimum relative difference of a size to its target for a change. Default: 0.15.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16), regex(pattern = r"^[0-9]+([.][0-9]+)?$"))]
+    pub size_change: Option<String>,
+    /// How the number of replicas follows the signal.
+    /// `Pid`: a PID controller, in steps. `Proportional`: the replicas times the signal divided by its target, for
+    /// signals that fall with each replica, such as latencies.
+    #[serde(default)]
+    pub replicas: ReplicaRule,
+    /// Gains of the PID controller. Default: a third each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gains: Option<PidGains>,
+    /// Width of the band around the target in which the number of replicas stays, as a share of the target. Default:
+    /// 0.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16), regex(pattern = r"^[0-9]+([.][0-9]+)?$"))]
+    pub dead_band: Option<String>,
+    /// Share of the replicas that is added or removed at once; at least one replica. Default: 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16), regex(pattern = r"^[0-9]+([.][0-9]+)?$"))]
+    pub step: Option<String>,
+    /// Number of replicas up to which replicas are added before CPU grows. Default: 1, no such number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100000))]
+    pub replicas_first: Option<i32>,
+}
+
+/// How the number of replicas follows the signal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ReplicaRule {
+    #[default]
+    Pid,
+    Proportional,
+}
+
+/// Gains of the PID controller.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PidGains {
+    /// Gain of the relative error.
+    #[schemars(length(min = 1, max = 16), regex(pattern = r"^[0-9]+([.][0-9]+)?$"))]
+    pub proportional: String,
+    /// Gain of the sum of errors.
+    #[schemars(length(min = 1, max = 16), regex(pattern = r"^[0-9]+([.][0-9]+)?$"))]
+    pub integral: String,
+    /// Gain of the change of the error.
+    #[schemars(length(min = 1, max = 16), regex(pattern = r"^[0-9]+([.][0-9]+)?$"))]
+    pub derivative: String,
 }
 
 /// Bounds of replicas and container sizes.

@@ -21,6 +21,7 @@ mod selector;
 mod taints;
 pub mod validate;
 mod volumes;
+mod weekly;
 
 pub use affinity::{
     Identity, LabelSelector, Peer, PodAffinity, PodSelector, PodTerm, Spread, SpreadConstraint,
@@ -48,3 +49,4 @@ pub use volumes::{
     AccessModes, AttachLimits, ClaimName, CsiVolume, Disk, HeldVolumes, NodeStorage, PodClaim, PodVolumes,
     Provision, Shared, StaticVolume, UnboundClaim, VolumeKind, VolumeNeeds, VolumeZone, admits,
 };
+pub use weekly::{WeeklyWindow, WindowError};

@@ -2,7 +2,7 @@
 
 use berth_model::names::is_dns_label;
 use berth_model::validate::{DAY, SECOND, lasts, refuse, whole_number, within};
-use berth_model::{ConfigDuration, InvalidField};
+use berth_model::{ConfigDuration, InvalidField, WeeklyWindow};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,11 @@ pub struct Apply {
     #[serde(deserialize_with = "whole_number")]
     #[schemars(range(max = 10000))]
     pub evictions_per_minute: u32,
+    /// Windows of the week, in UTC, in which pods may be evicted and containers restarted, such as
+    /// `Mon-Fri 22:00-05:00` and `Sat,Sun 00:00-24:00`. Empty: always. Pods that are not running yet may be
+    /// evicted, and resizes that restart nothing are done, at any time.
+    #[schemars(length(max = 32))]
+    pub eviction_windows: Vec<WeeklyWindow>,
     /// Minimum relative difference from the recommendation before a pod within its bounds is updated.
     #[schemars(range(min = 0.0, max = 10.0))]
     pub pod_update_threshold: f64,
@@ -61,6 +66,7 @@ impl Default for Apply {
             min_replicas: 2,
             eviction_tolerance: 0.5,
             evictions_per_minute: 30,
+            eviction_windows: Vec::new(),
             pod_update_threshold: 0.1,
             lifetime_threshold: ConfigDuration::from_secs(12 * 3_600),
             evict_after_oom_threshold: ConfigDuration::from_secs(600),
@@ -76,9 +82,12 @@ impl Apply {
         self.webhook || self.updater
     }
 
-    /// Returns the rules of updates. `has_webhook`: a webhook sets the recommended requests of new pods.
-    pub fn rules(&self, has_webhook: bool) -> DisruptionRules {
+    /// Returns the rules of updates at a time in seconds since 1970. `has_webhook`: a webhook sets the recommended requests of new
+    /// pods.
+    pub fn rules(&self, has_webhook: bool, now_s: i64) -> DisruptionRules {
+        let windows = &self.eviction_windows;
         DisruptionRules {
+            may_disrupt: windows.is_empty() || windows.iter().any(|window| window.contains(now_s)),
             min_replicas: i64::from(self.min_replicas),
             tolerance: self.eviction_tolerance,
             evictions_per_minute: self.evictions_per_minute,
@@ -139,5 +148,16 @@ mod tests {
         assert_eq!(refused(|it| it.evictions_per_minute = 10_001), "recommender.apply.evictionsPerMinute");
         assert_eq!(refused(|it| it.upstream_namespace = "A".into()), "recommender.apply.upstreamNamespace");
         assert_eq!(validate(&Config::default()), Ok(()));
+    }
+
+    #[test]
+    fn pods_are_disturbed_in_the_windows_only() {
+        const FRIDAY: i64 = 1_795_392_000 + 4 * 86_400;
+        let mut apply = Apply::default();
+        assert!(apply.rules(true, FRIDAY).may_disrupt, "without windows at any time");
+        let windows = ["Sat,Sun 00:00-24:00", "Fri 22:00-24:00"];
+        apply.eviction_windows = windows.map(|text| text.parse().unwrap()).into();
+        let may_disrupt = |hours: i64| apply.rules(true, FRIDAY + hours * 3_600).may_disrupt;
+        assert_eq!([0, 21, 22, 30, 71, 72].map(may_disrupt), [false, false, true, true, true, false]);
     }
 }

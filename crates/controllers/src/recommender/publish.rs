@@ -9,7 +9,7 @@ use super::world::{State, Target, World};
 use super::{Recommender, RecommenderContext};
 use berth_config::Storage;
 use berth_kube_io::vpa::{ApiError, status_patch};
-use berth_model::{Node, NodeSize, PerResource, PodSpec};
+use berth_model::{Node, NodeSize, PodSpec};
 use berth_rightsizing::apply::index::VPAS_MAX;
 use berth_rightsizing::recommend::propose::propose;
 use berth_rightsizing::recommend::status::{condition, next};
@@ -40,7 +40,10 @@ impl Recommender {
                 Some((before, after)) if *before == vpa.status => after.clone(),
                 _ => vpa.status.clone(),
             };
-            let found = self.findings(target, world, &nodes);
+            let mut found = self.findings(target, world, &nodes);
+            if let Some(found) = &mut found {
+                found.generation = vpa.generation;
+            }
             if let (Some(found), Some(workload)) = (&found, target.controls()) {
                 recommended.push((workload.clone(), found.recommendations.clone()));
             }
@@ -79,6 +82,7 @@ impl Recommender {
             |vpa: &Vpa| vpa.status.conditions.iter().any(|it| it.reason == condition::LIMIT_REACHED);
         let ours = world.beyond.iter().filter(|vpa| vpa.is_of(&self.context.config.name) && !shows_it(vpa));
         let next = |vpa: &Arc<Vpa>| {
+            let found = Findings { generation: vpa.generation, ..found.clone() };
             let status = next(&vpa.status, &found, self.context.config.thresholds(), now)?;
             Some((Vpa::clone(vpa), vpa.status.clone(), status))
         };
@@ -86,7 +90,7 @@ impl Recommender {
     }
 
     /// Returns the findings about a VPA; `None` if too little is known now.
-    fn findings(&self, target: &Target, world: &World, nodes: &[Arc<Node>]) -> Option<Findings> {
+    fn findings(&self, target: &Target, world: &World, nodes: &[NodeRoom]) -> Option<Findings> {
         let unsupported = |why: &str| Findings { unsupported: Some(why.to_owned()), ..Findings::default() };
         match &target.state {
             State::Unknown => None,
@@ -113,13 +117,15 @@ impl Recommender {
         workload: &Workload,
         pods: usize,
         world: &World,
-        nodes: &[Arc<Node>],
+        nodes: &[NodeRoom],
     ) -> Findings {
         let running = world.requests(workload);
         let spec = world.pods_of(workload).and_then(|pods| pods.iter().find_map(|live| live.spec.clone()));
         let max_allowed = self.context.config.max_allowed();
+        let started = world.requests_of_started(workload);
+        let requests = (&running, &started);
         let proposal =
-            propose(vpa, &self.store, workload, &running, max_allowed, || sizes(nodes, spec.as_deref()));
+            propose(vpa, &self.store, workload, requests, max_allowed, || sizes(nodes, spec.as_deref()));
         // Containers in mode `Off` get no recommendation, and lose an earlier one.
         let containers = running.into_keys().filter(|name| vpa.controlled(name).is_some());
         Findings {
@@ -158,12 +164,30 @@ async fn write(place: RecommenderContext, term: u64, vpa: Vpa, old: Status, stat
     }
 }
 
-/// Returns the nodes that a pod may run on; all nodes if its spec is unknown.
-fn sizes<'a>(nodes: &'a [Arc<Node>], spec: Option<&'a PodSpec>) -> impl Iterator<Item = NodeSize> {
-    let may = move |node: &&Arc<Node>| spec.is_none_or(|spec| may_run_on(spec, node));
-    let size =
-        |node: &Arc<Node>| PerResource { cpu: node.allocatable.cpu_milli, memory: node.allocatable.memory };
-    nodes.iter().filter(may).map(size)
+/// A node, and what it has for pods that are not on every node.
+pub(super) struct NodeRoom {
+    pub node: Arc<Node>,
+    pub size: NodeSize,
+}
+
+impl NodeRoom {
+    /// Returns whether an autoscaler that chooses the size of nodes made it: another one may be larger.
+    fn is_of_any_size(&self) -> bool {
+        self.node.labels.get(KARPENTER_POOL).is_some()
+    }
+}
+
+/// Label of Karpenter's nodes.
+const KARPENTER_POOL: &str = "karpenter.sh/nodepool";
+
+/// Returns the room of the nodes that a pod may run on; of all nodes if its spec is unknown. None, which limits nothing, if one of
+/// them may be replaced by a larger one.
+fn sizes(nodes: &[NodeRoom], spec: Option<&PodSpec>) -> Vec<NodeSize> {
+    let eligible = || nodes.iter().filter(|room| spec.is_none_or(|spec| may_run_on(spec, &room.node)));
+    if eligible().any(NodeRoom::is_of_any_size) {
+        return Vec::new();
+    }
+    eligible().map(|room| room.size).collect()
 }
 
 fn kind(vpa: &Vpa, found: Option<&Findings>, status: &Status) -> VpaKind {
@@ -173,5 +197,24 @@ fn kind(vpa: &Vpa, found: Option<&Findings>, status: &Status) -> VpaKind {
         has_recommendation: status.recommendation.is_some(),
         matches_pods: found.map_or(!has(condition::NO_PODS_MATCHED), |found| found.pods > 0),
         unsupported_config: has(condition::CONFIG_UNSUPPORTED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_model::PerResource;
+
+    use super::*;
+
+    #[test]
+    fn where_karpenter_may_add_a_larger_node_no_node_is_a_limit() {
+        let room = |labels: &[(&'static str, &'static str)], cpu| NodeRoom {
+            node: Arc::new(Node { labels: labels.iter().copied().collect(), ..Node::default() }),
+            size: PerResource { cpu, memory: 1 },
+        };
+        let plain = [room(&[], 1), room(&[("zone", "a")], 2)];
+        assert_eq!(sizes(&plain, None), [1, 2].map(|cpu| PerResource { cpu, memory: 1 }));
+        let mixed = [room(&[], 1), room(&[(KARPENTER_POOL, "spot")], 2)];
+        assert_eq!(sizes(&mixed, None), []);
     }
 }

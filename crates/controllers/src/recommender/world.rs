@@ -65,8 +65,18 @@ impl World {
 
     /// Returns the containers of these pods with their highest requests.
     pub fn requests(&self, workload: &Workload) -> Requests {
+        self.requests_of(workload, |_| true)
+    }
+
+    /// Returns the same of the pods that have started.
+    pub fn requests_of_started(&self, workload: &Workload) -> Requests {
+        self.requests_of(workload, |live| !live.pod.is_pending)
+    }
+
+    fn requests_of(&self, workload: &Workload, counts: impl Fn(&LivePod) -> bool) -> Requests {
         let mut requests = Requests::new();
-        for container in self.pods_of(workload).into_iter().flatten().flat_map(|live| &live.pod.containers) {
+        let pods = self.pods_of(workload).into_iter().flatten().filter(|live| counts(live));
+        for container in pods.flat_map(|live| &live.pod.containers) {
             let now = container.requests();
             let most = requests.entry(container.name.clone()).or_default();
             *most = PerResource { cpu: most.cpu.max(now.cpu), memory: most.memory.max(now.memory) };

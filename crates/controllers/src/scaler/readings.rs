@@ -7,13 +7,17 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::hints::network_metrics;
 use berth_config::Scaling;
 use berth_kube_io::scaling::ScaledService;
-use berth_prometheus::{PrometheusConfig, PrometheusSource, QueriedNamespaces, SignalKind, SignalValues};
+use berth_model::ConfigDuration;
+use berth_prometheus::{
+    PrometheusConfig, PrometheusSource, QueriedNamespaces, SignalKind, SignalValues, rate_window,
+};
 use berth_rightsizing::scaling::{Measured, MeasuredKind, Point, Windows};
 use berth_rightsizing::usage::UsageKind;
 use berth_telemetry::ScalerMetrics;
@@ -44,6 +48,44 @@ impl Reading {
     }
 }
 
+/// Shortest window of rates of signals: the paper's controller looks at a minute.
+const SIGNAL_WINDOW_MIN: ConfigDuration = ConfigDuration::from_secs(60);
+
+/// Prometheus, with windows of rates as fine as its scrapes allow once these are known: sizes follow the deviation of usage, which a
+/// wide window hides.
+struct Sources {
+    /// With the configured window.
+    wide: PrometheusSource,
+    fine: OnceCell<FineSources>,
+}
+
+#[derive(Clone)]
+struct FineSources {
+    usage: PrometheusSource,
+    signals: PrometheusSource,
+}
+
+impl Sources {
+    /// Returns the finest sources. Asks Prometheus for the time between its scrapes until it knows.
+    async fn finest(&self, now: Timestamp) -> FineSources {
+        let detect = || async {
+            let interval = self.wide.scrape_interval(now).await;
+            let interval =
+                interval.inspect_err(|error| tracing::debug!(%error, "scaler: scrapes are unknown"));
+            let window = rate_window(interval.ok().flatten().ok_or(())?).min(self.wide.config().live_window);
+            let signals = window.max(SIGNAL_WINDOW_MIN.min(self.wide.config().live_window));
+            tracing::info!(usage = %window, signals = %signals, "scaler: windows of rates, by the time between two scrapes");
+            Ok::<_, ()>(FineSources {
+                usage: self.wide.with_live_window(window),
+                signals: self.wide.with_live_window(signals),
+            })
+        };
+        let fine = self.fine.get_or_try_init(detect).await;
+        fine.cloned()
+            .unwrap_or_else(|()| FineSources { usage: self.wide.clone(), signals: self.wide.clone() })
+    }
+}
+
 /// Signal values, if a signal was read; or the error.
 type ReadResult = Result<Option<SignalValues>, String>;
 
@@ -67,7 +109,7 @@ struct Finished {
 
 /// Reads in flight and their newest results.
 pub(super) struct Readings {
-    source: PrometheusSource,
+    sources: Arc<Sources>,
     metrics: Arc<ScalerMetrics>,
     /// Usage and network of containers, filled by reads.
     pub windows: Arc<Mutex<Windows>>,
@@ -78,7 +120,7 @@ pub(super) struct Readings {
 /// Returns the configuration of reads: Prometheus itself gives up after the timeout, too.
 pub(super) fn config_of_reads(config: &PrometheusConfig, scaling: &Scaling) -> [PrometheusConfig; 2] {
     let within = |timeout: Duration| PrometheusConfig {
-        query_timeout: config.query_timeout.min(berth_model::ConfigDuration::new(timeout)),
+        query_timeout: config.query_timeout.min(ConfigDuration::new(timeout)),
         ..config.clone()
     };
     [within(READ_TIMEOUT), within(scaling.interval.get())]
@@ -87,11 +129,12 @@ pub(super) fn config_of_reads(config: &PrometheusConfig, scaling: &Scaling) -> [
 impl Readings {
     pub fn new(source: PrometheusSource, interval: Duration, metrics: Arc<ScalerMetrics>) -> Readings {
         let windows = Arc::new(Mutex::new(Windows::new(interval)));
-        Readings { source, metrics, windows, flights: BTreeMap::new(), finished: BTreeMap::new() }
+        let sources = Arc::new(Sources { wide: source, fine: OnceCell::new() });
+        Readings { sources, metrics, windows, flights: BTreeMap::new(), finished: BTreeMap::new() }
     }
 
     pub fn config(&self) -> &PrometheusConfig {
-        self.source.config()
+        self.sources.wide.config()
     }
 
     /// Starts these reads, each for its namespaces, unless the last one of its kind is still in flight. Forgets results of others.
@@ -100,11 +143,11 @@ impl Readings {
         self.finished.retain(|reading, _| wanted.contains_key(reading));
         for (reading, namespaces) in wanted {
             self.flights.entry(reading).or_insert_with(|| {
-                let (source, windows) = (self.source.clone(), self.windows.clone());
+                let (sources, windows) = (self.sources.clone(), self.windows.clone());
                 let metrics = self.metrics.clone();
                 let task = tokio::spawn(async move {
                     let began = Instant::now();
-                    let read = read(reading, &source, &windows, &namespaces, now);
+                    let read = read(reading, &sources, &windows, &namespaces, now);
                     let result = timeout(READ_TIMEOUT, read).await.unwrap_or_else(|_| {
                         Err(format!("Prometheus did not answer within {READ_TIMEOUT:?}"))
                     });
@@ -172,18 +215,19 @@ impl Readings {
 
 async fn read(
     reading: Reading,
-    source: &PrometheusSource,
+    sources: &Sources,
     windows: &Mutex<Windows>,
     namespaces: &[String],
     now: Timestamp,
 ) -> ReadResult {
     let namespaces = QueriedNamespaces::These(namespaces);
     let read = async {
+        let FineSources { usage, signals } = sources.finest(now).await;
         match reading {
-            Reading::Usage => read_usage(source, windows, namespaces, now).await.map(|()| None),
-            Reading::Network => read_network(source, windows, namespaces, now).await.map(|()| None),
+            Reading::Usage => read_usage(&usage, windows, namespaces, now).await.map(|()| None),
+            Reading::Network => read_network(&usage, windows, namespaces, now).await.map(|()| None),
             Reading::Signal(kind) => {
-                source.signal(kind, namespaces, now).await.map(|(values, _)| Some(values))
+                signals.signal(kind, namespaces, now).await.map(|(values, _)| Some(values))
             }
         }
     };

@@ -269,7 +269,7 @@ fn missing(plan: &ScalingPlan, look: &ServiceObservation, usage_error: Option<&s
     let usage = usage_error.filter(|_| sizes).map(str::to_owned);
     usage
         .or_else(|| of("signal", plan.signal.is_some(), &look.signal))
-        .or_else(|| of("success rate", plan.success.is_some(), &look.success))
+        .or_else(|| of("success rate", plan.needs_success && plan.success.is_some(), &look.success))
 }
 
 impl ServiceReport {

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use crate::lean::nullable;
 use berth_crds::quota::QuotaAmount;
 use berth_crds::service_scaler::{
-    ContainerMode, Objectives, PolicyType, ScalingDimension, ScalingRules, SelectPolicy,
+    ContainerMode, Objectives, PolicyType, ReplicaRule, ScalingDimension, ScalingRules, SelectPolicy,
     ServiceBehavior as ApiBehavior, ServiceBounds as ApiBounds, ServiceScaler, ServiceScalerStatus, Signal,
-    SignalType, SizeEstimator,
+    SignalType, SizeEstimator, Tuning,
 };
 use berth_model::{LabelSelector, Operator, Quantity, Requirement};
 use berth_prometheus::SignalKind;
@@ -20,10 +20,13 @@ use berth_rightsizing::recommend::{OwnerRef, Vpa};
 use berth_rightsizing::scaling::behavior::{
     Behavior, DirectionRules, RatePolicy, Select, StepAmount as Step,
 };
-use berth_rightsizing::scaling::{Bounds, Horizontal, ScalingSettings, Vertical};
+use berth_rightsizing::scaling::{self, Bounds, Gains, Horizontal, ScalingSettings, Vertical};
 
 /// The default of HorizontalPodAutoscalers, in seconds.
 const SCALE_DOWN_WINDOW_S: i64 = 300;
+
+/// Percentage of requests that must succeed, where they are counted: the paper's.
+const SUCCESS_PERCENT: f64 = 99.0;
 
 /// A ServiceScaler as read from the API server.
 #[derive(Debug, Clone)]
@@ -51,6 +54,8 @@ pub struct ScalingPlan {
     pub signal: Option<Query>,
     /// The success ratio of requests.
     pub success: Option<Query>,
+    /// Whether the service asks for it: otherwise it counts where it can be measured.
+    pub needs_success: bool,
     pub behavior: Behavior,
     pub dry_run: bool,
 }
@@ -106,14 +111,17 @@ impl ScaledService {
         });
         let plan =
             settings(&dimensions, spec.objectives.as_ref(), spec.bounds.as_ref(), spec.behavior.as_ref());
+        let plan = plan.and_then(|settings| tuned(settings, spec.tuning.as_ref()));
         let plan = plan.map(|settings| {
             let objectives = spec.objectives.as_ref().filter(|_| settings.horizontal.is_some());
+            let has_success = settings.horizontal.as_ref().is_some_and(|it| it.success_min > 0.0);
             ScalingPlan {
                 signal: objectives.map(|it| query(&it.signal)),
-                success: objectives.and_then(|it| it.success_rate.as_ref()).map(|it| match &it.query {
-                    Some(query) => Query::Custom(query.clone()),
-                    None => Query::Signal(SignalKind::SuccessRate),
+                success: objectives.filter(|_| has_success).map(|it| {
+                    let own = it.success_rate.as_ref().and_then(|success| success.query.clone());
+                    own.map_or(Query::Signal(SignalKind::SuccessRate), Query::Custom)
                 }),
+                needs_success: objectives.is_some_and(|it| it.success_rate.is_some()),
                 settings,
                 estimator: match spec.estimator {
                     SizeEstimator::Showar => None,
@@ -232,6 +240,9 @@ fn horizontal(objectives: &Objectives, bounds: Option<&ApiBounds>) -> Result<Hor
     }
     let success = objectives.success_rate.as_ref();
     let percent = success.map(|it| number("successRate.percent", &it.percent)).transpose()?;
+    // Its metrics count successes, too.
+    let has_requests = query(&objectives.signal) == Query::Signal(SignalKind::RequestLatency);
+    let usual = if has_requests { SUCCESS_PERCENT } else { 0.0 };
     let replicas = |of: fn(&ApiBounds) -> Option<i32>| bounds.and_then(of).map(|it| it.max(1).unsigned_abs());
     let least = replicas(|bounds| bounds.min_replicas).unwrap_or(1);
     let most = replicas(|bounds| bounds.max_replicas);
@@ -243,9 +254,44 @@ fn horizontal(objectives: &Objectives, bounds: Option<&ApiBounds>) -> Result<Hor
         setpoint,
         min_replicas: least,
         max_replicas: most,
-        success_min: percent.map_or(0.0, |percent| percent.min(100.0) / 100.0),
+        success_min: percent.unwrap_or(usual).min(100.0) / 100.0,
         ..Horizontal::default()
     })
+}
+
+/// Returns the settings with these parameters.
+fn tuned(mut settings: ScalingSettings, tuning: Option<&Tuning>) -> Result<ScalingSettings, String> {
+    let Some(tuning) = tuning else { return Ok(settings) };
+    let number = |field: &str, text: &Option<String>, default: f64| {
+        let Some(text) = text else { return Ok(default) };
+        let number = text.parse::<f64>().ok().filter(|number| (0.0..=1_000.0).contains(number));
+        number.ok_or_else(|| format!("spec.tuning.{field}: `{text}` is not a number from 0 to 1000"))
+    };
+    for vertical in std::iter::once(&mut settings.vertical).chain(settings.containers.values_mut()) {
+        vertical.sigmas = number("sigmas", &tuning.sigmas, vertical.sigmas)?;
+        vertical.change = number("sizeChange", &tuning.size_change, vertical.change)?;
+        vertical.spare_min = vertical.spare_min.max(vertical.change);
+    }
+    if let Some(horizontal) = &mut settings.horizontal {
+        horizontal.rule = match tuning.replicas {
+            ReplicaRule::Pid => scaling::ReplicaRule::Pid,
+            ReplicaRule::Proportional => scaling::ReplicaRule::Proportional,
+        };
+        if let Some(gains) = &tuning.gains {
+            let gain =
+                |field: &str, text: &str| number(&format!("gains.{field}"), &Some(text.to_owned()), 0.0);
+            horizontal.gains = Gains {
+                proportional: gain("proportional", &gains.proportional)?,
+                integral: gain("integral", &gains.integral)?,
+                derivative: gain("derivative", &gains.derivative)?,
+            };
+        }
+        horizontal.dead_band = number("deadBand", &tuning.dead_band, horizontal.dead_band)?;
+        horizontal.step = number("step", &tuning.step, horizontal.step)?;
+        let first = tuning.replicas_first.map(|it| it.max(1).unsigned_abs());
+        horizontal.replicas_first = first.unwrap_or(horizontal.replicas_first);
+    }
+    Ok(settings)
 }
 
 fn behavior(behavior: Option<&ApiBehavior>) -> Behavior {
@@ -394,6 +440,50 @@ mod tests {
         assert_eq!((settings.vertical.cpu_cap_milli, settings.vertical.memory), (2_000, false));
         let proxy = &settings.containers["proxy"];
         assert!(!proxy.cpu && !proxy.memory);
+    }
+
+    #[test]
+    fn requests_must_succeed_where_they_are_counted_unless_the_service_says_otherwise() {
+        let plan = |signal: &str, success: &str| {
+            let spec = format!(
+                r#","objectives":{{"signal":{{"type":"{signal}","target":"200"}}{success}}},"bounds":{{"maxReplicas":30}}"#
+            );
+            let plan = service(&spec).plan.unwrap();
+            (plan.success, plan.needs_success, plan.settings.horizontal.unwrap().success_min)
+        };
+        let measured = Some(Query::Signal(SignalKind::SuccessRate));
+        assert_eq!(plan("RequestLatency", ""), (measured.clone(), false, 0.99));
+        assert_eq!(
+            plan("RequestLatency", r#","successRate":{"percent":"99.5"}"#),
+            (measured.clone(), true, 0.995)
+        );
+        assert_eq!(plan("RequestLatency", r#","successRate":{"percent":"0"}"#), (None, true, 0.0));
+        assert_eq!(plan("CpuPressure", ""), (None, false, 0.0));
+        assert_eq!(plan("CpuPressure", r#","successRate":{"percent":"95"}"#), (measured, true, 0.95));
+    }
+
+    #[test]
+    fn the_papers_parameters_can_be_changed() {
+        let scaled = r#","objectives":{"signal":{"type":"CpuPressure","target":"1"}},"bounds":{"maxReplicas":30,"containers":[
+            {"name":"app","maxAllowed":{"cpu":"2"}}]}"#;
+        let with = |tuning: &str| service(&format!(r#"{scaled},"tuning":{tuning}"#)).plan;
+        let settings = with(
+            r#"{"sigmas":"2","sizeChange":"0.3","replicas":"Proportional","deadBand":"0.1","step":"0.5","replicasFirst":2,
+                "gains":{"proportional":"10","integral":"0","derivative":"0.5"}}"#,
+        );
+        let ScalingSettings { vertical, containers, horizontal } = settings.unwrap().settings;
+        for vertical in [&vertical, &containers["app"]] {
+            assert_eq!((vertical.sigmas, vertical.change, vertical.spare_min), (2.0, 0.3, 0.3));
+        }
+        let horizontal = horizontal.unwrap();
+        assert_eq!((horizontal.rule, horizontal.replicas_first), (scaling::ReplicaRule::Proportional, 2));
+        assert_eq!((horizontal.dead_band, horizontal.step), (0.1, 0.5));
+        let gains = Gains { proportional: 10.0, integral: 0.0, derivative: 0.5 };
+        assert_eq!(horizontal.gains, gains);
+        let usual = with("{}").unwrap();
+        assert_eq!(usual, service(scaled).plan.unwrap());
+        let wrong = with(r#"{"sigmas":"many"}"#).unwrap_err();
+        assert_eq!(wrong, "spec.tuning.sigmas: `many` is not a number from 0 to 1000");
     }
 
     #[test]

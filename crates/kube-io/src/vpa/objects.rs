@@ -42,6 +42,7 @@ struct Meta {
     name: String,
     namespace: String,
     uid: String,
+    generation: Option<i64>,
     resource_version: String,
     creation_timestamp: Option<String>,
     #[serde(deserialize_with = "nullable")]
@@ -125,6 +126,7 @@ struct WirePolicy {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct WireStatus {
+    observed_generation: Option<i64>,
     recommendation: Option<WireRecommendation>,
     #[serde(deserialize_with = "nullable")]
     conditions: Vec<WireCondition>,
@@ -194,6 +196,7 @@ pub fn read_vpa(json: &str) -> Result<Vpa, String> {
         namespace: metadata.namespace.into(),
         name: metadata.name.into(),
         uid: metadata.uid,
+        generation: metadata.generation,
         target: has_target.then_some(OwnerRef { api_version, kind, name }),
         recommenders: spec.recommenders.into_iter().map(|named| named.name).collect(),
         update: recommend::UpdatePolicy {
@@ -208,6 +211,7 @@ pub fn read_vpa(json: &str) -> Result<Vpa, String> {
                 wire.container_recommendations.into_iter().map(recommendation).collect::<Vec<_>>()
             }),
             conditions: status.conditions.into_iter().map(condition).collect(),
+            observed_generation: status.observed_generation,
         },
     })
 }
@@ -307,7 +311,9 @@ pub fn status_patch(uid: &str, status: &Status) -> Value {
         .collect();
     json!({
         "metadata": {"uid": uid},
-        "status": {"recommendation": recommendation, "conditions": conditions},
+        "status": {
+            "recommendation": recommendation, "conditions": conditions, "observedGeneration": status.observed_generation,
+        },
     })
 }
 
@@ -395,6 +401,7 @@ mod tests {
                 since: Some("2026-01-01T00:00:00Z".into()),
                 ..VpaCondition::default()
             }],
+            observed_generation: Some(3),
         };
         let mut object = status_patch("u", &status);
         object["metadata"]["name"] = "web".into();

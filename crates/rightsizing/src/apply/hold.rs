@@ -43,10 +43,12 @@ pub enum Hold {
     DisruptionBudget,
     /// The maximum number of evictions within a minute is reached.
     EvictionRate,
+    /// Pods are evicted and containers restarted in configured windows only.
+    OutsideWindows,
 }
 
 impl Hold {
-    pub const ALL: [Hold; 20] = [
+    pub const ALL: [Hold; 21] = [
         Hold::NoRecommendation,
         Hold::PodLevelResources,
         Hold::LimitRange,
@@ -67,12 +69,13 @@ impl Hold {
         Hold::NoWebhook,
         Hold::DisruptionBudget,
         Hold::EvictionRate,
+        Hold::OutsideWindows,
     ];
 
     /// Returns whether the reason goes away soon by itself, and needs no event.
     pub fn passes(self) -> bool {
-        use Hold::{Asked, Budget, EvictionRate, JustResized, Pending, Resizing};
-        matches!(self, Budget | Pending | Resizing | Asked | JustResized | EvictionRate)
+        use Hold::{Asked, Budget, EvictionRate, JustResized, OutsideWindows, Pending, Resizing};
+        matches!(self, Budget | Pending | Resizing | Asked | JustResized | EvictionRate | OutsideWindows)
     }
 
     /// Returns the label value for metrics.
@@ -98,6 +101,7 @@ impl Hold {
             Hold::NoWebhook => "no_webhook",
             Hold::DisruptionBudget => "disruption_budget",
             Hold::EvictionRate => "eviction_rate",
+            Hold::OutsideWindows => "outside_windows",
         }
     }
 
@@ -135,6 +139,7 @@ impl Hold {
             Hold::EvictionRate => {
                 "enough pods were evicted within the last minute (recommender.apply.evictionsPerMinute)"
             }
+            Hold::OutsideWindows => "no window for evictions is open now (recommender.apply.evictionWindows)",
         }
     }
 }

@@ -38,6 +38,8 @@ pub struct DisruptionRules {
     pub tolerance: f64,
     /// Maximum number of evictions within a minute, of all controllers.
     pub evictions_per_minute: u32,
+    /// Whether running pods may be evicted and containers restarted now.
+    pub may_disrupt: bool,
     /// Minimum age in nanoseconds before a pod within its bounds is updated, …
     pub min_age: i64,
     /// … and minimum difference for it, as a share.
@@ -56,6 +58,7 @@ impl Default for DisruptionRules {
             min_replicas: 2,
             tolerance: 0.5,
             evictions_per_minute: 30,
+            may_disrupt: true,
             min_age: 12 * 3_600 * SECOND_NS,
             min_difference: 0.1,
             quick_oom: 600 * SECOND_NS,
@@ -209,6 +212,9 @@ impl<'a> Round<'a> {
             ResizeAdvice::Resize if self.rules.free_in_place && !restarts(pod, &candidate.changes) => {
                 UpdateStep::Resize
             }
+            ResizeAdvice::Resize if !self.rules.may_disrupt && restarts(pod, &candidate.changes) => {
+                UpdateStep::Hold(Hold::OutsideWindows)
+            }
             ResizeAdvice::Resize => match self.budget(pod) {
                 Ok(budget) if budget.is_too_small && restarts(pod, &candidate.changes) => {
                     UpdateStep::Hold(Hold::TooFewReplicas)
@@ -295,6 +301,7 @@ impl<'a> Round<'a> {
         match self.budget(pod) {
             Err(why) => UpdateStep::Hold(why),
             Ok(budget) if budget.is_too_small => UpdateStep::Hold(Hold::TooFewReplicas),
+            Ok(_) if !self.rules.may_disrupt && !pod.is_pending => UpdateStep::Hold(Hold::OutsideWindows),
             Ok(budget) if !budget.allows() && !pod.is_pending => UpdateStep::Hold(Hold::Budget),
             Ok(_) if self.memory.evictions_since(now - MINUTE_NS) >= self.rules.evictions_per_minute => {
                 UpdateStep::Hold(Hold::EvictionRate)

@@ -29,13 +29,14 @@ pub struct Proposal {
 
 /// Computes the recommendations for a VPA.
 ///
-/// `running` are the containers of the running pods. When it is empty, every container in the store gets a
-/// recommendation. `nodes` are the nodes that the pods may run on.
+/// `running` are the containers of the workload's pods, and `placed` those of its pods that have started on a node.
+/// When `running` is empty, every container in the store gets a recommendation. `nodes` are the nodes that the pods may
+/// run on.
 pub fn propose<N: IntoIterator<Item = NodeSize>>(
     vpa: &Vpa,
     store: &Store,
     workload: &Workload,
-    running: &Requests,
+    (running, placed): (&Requests, &Requests),
     max_allowed: OptionalAmounts,
     nodes: impl FnOnce() -> N,
 ) -> Proposal {
@@ -71,9 +72,11 @@ pub fn propose<N: IntoIterator<Item = NodeSize>>(
     };
     let wanted = PerResource { cpu: sum(|it| it.cpu), memory: sum(|it| it.memory) };
     let whole = wanted.zip(others).map(|(wanted, others)| wanted.saturating_add(others));
-    policy.node_room = room(nodes(), whole).zip(others).map(|(room, others)| {
+    // What has started fits a node, although that node may be gone: nothing shrinks because nodes are replaced.
+    let have = requests_now(&proposal.recommendations, placed);
+    policy.node_room = room(nodes(), whole).zip(others).zip(have).map(|((room, others), have)| {
         let room: Option<Amount> = room;
-        room.map(|room| room.saturating_sub(others))
+        room.map(|room| room.saturating_sub(others).max(have))
     });
     let capped = post::process(&mut proposal.recommendations, &policy);
     if capped.any() {
@@ -140,6 +143,18 @@ fn is_low(aggregate: &Aggregate, settings: &RecommenderSettings) -> bool {
         aggregate.confidence(interval, settings.strict_upstream) < 1.0
     });
     low.cpu || low.memory
+}
+
+/// Sums the requests that containers have now for which they get a recommendation.
+fn requests_now(recommendations: &[Recommendation], placed: &Requests) -> NodeSize {
+    let known = recommendations.iter().filter_map(|it| Some((it.target, *placed.get(&it.container)?)));
+    known.fold(NodeSize::default(), |sum, (target, requests)| {
+        sum.zip(requests).zip(target).map(
+            |((sum, requested), target): ((Amount, Amount), Option<Amount>)| {
+                if target.is_some() { sum.saturating_add(requested) } else { sum }
+            },
+        )
+    })
 }
 
 /// Sums the requests that containers keep because they get no recommendation for them.

@@ -28,6 +28,8 @@ pub struct Status {
     /// `None`: there is no recommendation.
     pub recommendation: Option<Vec<Recommendation>>,
     pub conditions: Vec<VpaCondition>,
+    /// Generation of the VPA that this status is of.
+    pub observed_generation: Option<i64>,
 }
 
 /// Kubernetes condition.
@@ -46,6 +48,8 @@ pub struct VpaCondition {
 /// Inputs for the status of one VPA.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Findings {
+    /// Generation of the VPA.
+    pub generation: Option<i64>,
     /// Reason why the target is not handled: it does not exist, or another VPA controls it.
     pub unsupported: Option<String>,
     /// Whether another VPA controls the target.
@@ -80,8 +84,12 @@ pub fn next(old: &Status, found: &Findings, thresholds: Thresholds, now: UnixNan
         false => recommendation(old, found, thresholds),
     };
     let conditions = conditions(&old.conditions, found, recommendation.is_some(), now);
-    let next = Status { recommendation, conditions };
-    (next != *old).then_some(next)
+    let mut next = Status { recommendation, conditions, observed_generation: old.observed_generation };
+    // CRDs before version 1.7 of the VPA drop the generation: where it is not kept, it alone is no reason for a write.
+    let is_new =
+        next != *old || (old.observed_generation.is_some() && old.observed_generation != found.generation);
+    next.observed_generation = found.generation;
+    is_new.then_some(next)
 }
 
 /// Returns the new recommendations. The recommendation of an existing container stays until there is a better one;

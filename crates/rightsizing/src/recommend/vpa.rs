@@ -31,6 +31,7 @@ pub struct Vpa {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub uid: String,
+    pub generation: Option<i64>,
     pub created: UnixNanos,
     /// `None`: there is no target, or it lacks a kind or name.
     pub target: Option<OwnerRef>,

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::history::{ObservedSpan, ObservedSpans};
 use super::horizontal::{self, Controller, Wish, Worst, step};
 use super::observation::{Container, Observation, Seconds, Size};
-use super::settings::{Horizontal, ScalingSettings, Vertical};
+use super::settings::{Horizontal, ReplicaRule, ScalingSettings, Vertical};
 use super::shares::LoadShares;
 use super::vertical::{Peaks, UsageUnknown, WindowUsage, after_kill, differs, is_spare, usage};
 use crate::recommend::amount::{from_float, scale};
@@ -343,6 +343,11 @@ impl<'a> Round<'a> {
             if throttled { wanted.max(self.a_step_more(current, self.step_share())) } else { wanted };
         let wanted = if wanted > cap && throttled && current < cap { cap } else { wanted };
         let (name, mean, deviation) = (&container.name, usage.mean, usage.deviation);
+        if wanted > current && current > 0 && self.replicas_come_first() {
+            self.scale_out |= differs(current, wanted, vertical);
+            self.explain(format_args!("cpu of {name} stays at {current}m: replicas are added first"));
+            return current;
+        }
         if wanted > cap {
             if self.horizontal().is_some() {
                 self.scale_out = true;
@@ -381,6 +386,12 @@ impl<'a> Round<'a> {
         wanted
     }
 
+    /// Returns whether replicas are added before CPU grows.
+    fn replicas_come_first(&self) -> bool {
+        self.signal.is_some()
+            && self.horizontal().is_some_and(|settings| settings.comes_first(self.seen.replicas))
+    }
+
     /// Returns the highest recent need per pod, including the current one.
     fn lately(&mut self, need: i64) -> i64 {
         let hold_s = self.settings.horizontal.as_ref().map_or(0, |settings| settings.hold_s);
@@ -405,7 +416,7 @@ impl<'a> Round<'a> {
         let current = container.size.cpu_milli;
         let vertical = self.settings.of(&container.name);
         let most = vertical.cpu_bounds.clamp(vertical.cpu_cap_milli.max(1));
-        if current <= 0 || current >= most {
+        if current <= 0 || current >= most || self.replicas_come_first() {
             return None;
         }
         let share = match self.wish {
@@ -521,7 +532,8 @@ impl<'a> Round<'a> {
 
     fn wanted_replicas(&mut self, settings: &Horizontal) -> u32 {
         let now = self.seen.replicas;
-        let more = |share| now.saturating_add(step(now, share));
+        let followed = self.followed(settings);
+        let more = |share| now.saturating_add(step(now, share)).max(followed.unwrap_or(0));
         // Starting pods are part of the answer, unless they take too long.
         let starting = self.seen.ready < now && self.since(self.memory.grown_s) < settings.every_s;
         let success = horizontal::success(self.seen.success, self.now, settings);
@@ -556,6 +568,12 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// Returns the number of replicas in proportion to the signal, if they follow it so.
+    fn followed(&self, settings: &Horizontal) -> Option<u32> {
+        let signal = self.signal.filter(|_| settings.rule == ReplicaRule::Proportional)?;
+        Some(horizontal::proportional(self.seen.replicas, signal, settings))
+    }
+
     /// Returns the number of replicas that may be removed.
     fn fewer(&mut self, settings: &Horizontal) -> u32 {
         let since = self.since(self.memory.grown_s);
@@ -575,7 +593,11 @@ impl<'a> Round<'a> {
             return 0;
         }
         let now = self.seen.replicas;
-        let most = step(now, settings.step).min(now.saturating_sub(settings.min_replicas.max(1)));
+        let wanted = match self.followed(settings) {
+            Some(followed) => now.saturating_sub(followed),
+            None => step(now, settings.step),
+        };
+        let most = wanted.min(now.saturating_sub(settings.min_replicas.max(1)));
         let fewer = std::iter::successors(Some(most), |fewer| (*fewer > 1).then_some(fewer / 2))
             .find(|fewer| self.can_do(settings, now - fewer))
             .unwrap_or(0);
@@ -589,6 +611,7 @@ impl<'a> Round<'a> {
     fn can_do(&self, settings: &Horizontal, replicas: u32) -> bool {
         match self.need {
             Some(_) if self.busiest().cpu => self.fits(settings, replicas),
+            _ if settings.rule == ReplicaRule::Proportional => true,
             _ => {
                 let left = f64::from(replicas) / f64::from(self.seen.replicas.max(1));
                 left >= self.memory.controller.enough(settings)

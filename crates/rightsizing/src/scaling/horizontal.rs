@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::observation::{Measured, Seconds};
-use super::settings::{Gains, Horizontal};
+use super::settings::{Gains, Horizontal, ReplicaRule};
 
 /// Maximum error: far above the setpoint, the signal says little about the missing capacity.
 const ERROR_MAX: f64 = 3.0;
@@ -133,7 +133,12 @@ impl Controller {
         self.integral = (sum + error).clamp(-INTEGRAL_MAX, INTEGRAL_MAX);
         self.error = Some(error);
         let Gains { proportional, integral, derivative } = settings.gains;
-        let output = proportional * error + integral * self.integral + derivative * (error - before);
+        let output = match settings.rule {
+            ReplicaRule::Pid => {
+                proportional * error + integral * self.integral + derivative * (error - before)
+            }
+            ReplicaRule::Proportional => error,
+        };
         let half = settings.dead_band.clamp(0.0, 2.0) / 2.0;
         match output {
             _ if Self::is_urgent(signal, settings) => Wish::GrowFast,
@@ -142,6 +147,13 @@ impl Controller {
             _ => Wish::Stay,
         }
     }
+}
+
+/// Returns the number of replicas that keeps the signal at its setpoint, if the signal is in inverse proportion to them.
+pub fn proportional(replicas: u32, signal: f64, settings: &Horizontal) -> u32 {
+    // A float is exact up to 2^53, and the signal is bounded. Rounding errors must not add a replica.
+    let wanted = f64::from(replicas) * (signal / settings.setpoint);
+    (wanted * (1.0 - 1e-9)).ceil() as u32
 }
 
 /// Returns the number of replicas that one step adds or removes.

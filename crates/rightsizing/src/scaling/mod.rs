@@ -1,7 +1,7 @@
 //! Sizes and replica count of a workload: SHOWAR (SoCC'21) as a single decision function.
 //!
 //! The vertical half ([`vertical`]) sizes containers by the mean and the deviation of their usage; the horizontal
-//! half ([`horizontal`]) is a PID controller that keeps a saturation signal at its setpoint; [`coordinate`] runs
+//! half ([`horizontal`]) is a PID controller that keeps a saturation signal at its setpoint, or follows it in proportion; [`coordinate`] runs
 //! the vertical half first, and adds replicas for containers that need more than one CPU. All of it is one call of
 //! [`decide`] at an interval chosen by the caller (15 s works well): settings, state, observation and time in, a
 //! [`Decision`] out. The state ([`ScalerMemory`]) is small and survives a restart in the status of an object.
@@ -24,5 +24,5 @@ mod tests;
 
 pub use coordinate::{Decision, ScalerMemory, decide};
 pub use observation::{Container, Measured, Observation, Point, Size};
-pub use settings::{Bounds, Gains, Horizontal, ScalingSettings, Vertical};
+pub use settings::{Bounds, Gains, Horizontal, ReplicaRule, ScalingSettings, Vertical};
 pub use window::{MeasuredKind, Windows};

@@ -112,6 +112,17 @@ impl Default for Vertical {
     }
 }
 
+/// How the number of replicas follows the signal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ReplicaRule {
+    /// A PID controller, in steps.
+    #[default]
+    Pid,
+    /// In proportion to the signal: for latencies, the sum of the pods' latencies divided by the target.
+    Proportional,
+}
+
 /// Gains of the PID controller.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -134,6 +145,7 @@ impl Default for Gains {
 pub struct Horizontal {
     /// Target value of the signal, in its unit; must be above 0.
     pub setpoint: f64,
+    pub rule: ReplicaRule,
     pub gains: Gains,
     /// Width of the dead band around the setpoint, as a share of it (half on each side): the paper's alpha.
     pub dead_band: f64,
@@ -142,6 +154,8 @@ pub struct Horizontal {
     /// At least 1.
     pub min_replicas: u32,
     pub max_replicas: u32,
+    /// Number of replicas up to which replicas are added before CPU grows.
+    pub replicas_first: u32,
     /// Interval between replica changes in seconds; urgent signals are handled immediately.
     pub every_s: Seconds,
     /// Time in seconds after any growth during which no replica is removed.
@@ -164,11 +178,13 @@ impl Default for Horizontal {
     fn default() -> Self {
         Self {
             setpoint: 1.0,
+            rule: ReplicaRule::default(),
             gains: Gains::default(),
             dead_band: 0.2,
             step: 0.1,
             min_replicas: 1,
             max_replicas: 10,
+            replicas_first: 1,
             every_s: 60,
             hold_s: 300,
             steepness: 4.0,
@@ -184,5 +200,10 @@ impl Horizontal {
     pub fn clamp(&self, replicas: u32) -> u32 {
         let max = self.max_replicas.max(1);
         replicas.clamp(self.min_replicas.clamp(1, max), max)
+    }
+
+    /// Returns whether this number of replicas grows before CPU does.
+    pub fn comes_first(&self, replicas: u32) -> bool {
+        replicas < self.replicas_first.min(self.max_replicas)
     }
 }

@@ -461,3 +461,47 @@ fn memory_survives_a_restart() {
     assert_eq!(memory, bench.memory);
     assert_eq!(serde_json::from_str::<ScalerMemory>("{}").unwrap(), ScalerMemory::default());
 }
+
+/// SHOWAR's formula for latencies: the sum of the pods' latencies, divided by the target.
+#[test]
+fn replicas_can_follow_a_latency_in_proportion() {
+    let with = |replicas: u32, latency: f64| {
+        let mut bench = Bench::new(replicas, 1_000, 900);
+        let horizontal = bench.settings.horizontal.as_mut().expect("it scales");
+        horizontal.rule = ReplicaRule::Proportional;
+        bench.uses(&[100.0], &[300.0]);
+        bench.signal(latency);
+        // The container has all CPU that it may have.
+        bench.settings.vertical.cpu_cap_milli = 1_000;
+        bench.settings.vertical.cpu = false;
+        bench.decide().replicas
+    };
+    assert_eq!(with(4, 15.0), 6, "4 times 15, of 10");
+    assert_eq!(with(4, 10.5), 4, "within the band");
+    assert_eq!(with(4, 12.6), 6, "5.04 are six");
+    assert_eq!(with(4, 10.0 * 1e5), 20, "at most");
+    assert_eq!(with(10, 8.0), 8);
+    assert_eq!(with(3, 1.0), 2, "at least");
+    assert_eq!(with(7, 20.0), 14, "no replica more for want of a digit");
+}
+
+#[test]
+fn a_service_can_have_two_replicas_before_its_cpu_grows() {
+    let grown = |replicas_first: u32| {
+        let mut bench = Bench::new(1, 300, 900);
+        let horizontal = bench.settings.horizontal.as_mut().expect("it scales");
+        (horizontal.replicas_first, horizontal.min_replicas) = (replicas_first, 1);
+        let mut steps = Vec::new();
+        for _ in 0..3 {
+            bench.uses(&[600.0], &[300.0]);
+            bench.signal(20.0);
+            let decision = bench.decide();
+            steps.push((decision.replicas, bench.size().cpu_milli > 300));
+            bench.wait(60);
+        }
+        steps
+    };
+    assert_eq!(grown(2)[0], (2, false), "a replica first");
+    assert!(grown(2)[2].1, "then CPU: {:?}", grown(2));
+    assert_eq!(grown(1)[0], (1, true));
+}

@@ -27,8 +27,21 @@ fn wanted() -> BTreeMap<Reading, Vec<String>> {
     [Reading::Usage, THROTTLING].map(|reading| (reading, vec!["shop".to_owned()])).into()
 }
 
+/// Whether it counts scrapes.
+fn is_detection(asked: &RecordedRequest) -> bool {
+    asked.query().starts_with("quantile(0.5, count_over_time(")
+}
+
+/// So many samples in five minutes.
+fn scrapes(count: &str) -> String {
+    vector(&format!(r#"{{"metric":{{}},"value":[1,"{count}"]}}"#))
+}
+
 /// Half of the periods of the pod are throttled.
 fn answer(asked: &RecordedRequest) -> String {
+    if is_detection(asked) {
+        return scrapes("20");
+    }
     if !asked.query().contains("throttled") {
         return vector("");
     }
@@ -79,11 +92,11 @@ async fn a_round_does_not_wait_for_a_prometheus_that_hangs_and_sends_it_no_more_
         readings.wait(soon()).await;
     }
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    // CPU and memory at once, and one signal.
-    while fake.asked().len() < 3 {
+    // How often Prometheus scrapes.
+    while fake.asked().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(fake.asked().len(), 3);
+    assert_eq!(fake.asked().len(), 1);
     let slow = "the query for usage is slow: Prometheus has not answered for 45 s";
     assert_eq!(readings.usage_error(NOW_S + 45).as_deref(), Some(slow));
     let slow = slow.replace("usage", "CpuThrottling");
@@ -101,7 +114,8 @@ async fn a_late_answer_is_used_by_the_next_round_until_it_is_old() {
     switch.send_replace(true);
     readings.start(wanted(), at(15));
     readings.wait(Instant::now() + Duration::from_secs(60)).await;
-    assert_eq!(fake.asked().len(), 3, "the late reads were not repeated");
+    // The time between scrapes; CPU, memory and one signal.
+    assert_eq!(fake.asked().len(), 4, "the late reads were not repeated");
     assert_eq!((signal(&readings, 15), readings.usage_error(NOW_S + 15)), (Ok(Some(0.5)), None));
     assert_eq!(signal(&readings, FRESH_S), Ok(Some(0.5)));
     let old = signal(&readings, FRESH_S + 1).unwrap_err();
@@ -119,5 +133,35 @@ async fn what_no_service_needs_any_more_is_not_read() {
     readings.wait(Instant::now() + Duration::from_secs(60)).await;
     assert!(signal(&readings, 15).is_err());
     let throttled = fake.asked().iter().filter(|asked| asked.query().contains("throttled")).count();
-    assert_eq!((throttled, fake.asked().len()), (1, 5));
+    assert_eq!((throttled, fake.asked().len()), (1, 6));
+}
+
+/// A rate over five minutes has no deviation to size by.
+#[tokio::test]
+async fn usage_and_signals_are_read_as_finely_as_prometheus_scrapes() {
+    let cases =
+        [("20", "[38s]", "[1m]"), ("5", "[2m30s]", "[2m30s]"), ("2", "[5m]", "[5m]"), ("1", "[5m]", "[5m]")];
+    for (count, usage, signals) in cases {
+        let fake = Fake::start(move |_, asked| match is_detection(asked) {
+            true => scrapes(count),
+            false => answer(asked),
+        })
+        .await;
+        let mut readings = readings(&fake);
+        for round in 0..2 {
+            readings.start(wanted(), at(15 * round));
+            readings.wait(Instant::now() + Duration::from_secs(60)).await;
+        }
+        let asked = fake.asked();
+        let windows = |metric: &str, window: &str| {
+            let of = asked
+                .iter()
+                .filter(|asked| asked.query().contains(metric) && asked.query().contains("rate("));
+            of.filter(|asked| asked.query().contains(window)).count()
+        };
+        assert_eq!(windows("cpu_usage", usage), 2, "{count} scrapes: {asked:?}");
+        assert_eq!(windows("throttled", signals), 2, "{count} scrapes: {asked:?}");
+        let detections = asked.iter().filter(|asked| is_detection(asked)).count();
+        assert_eq!(detections, if count == "1" { 4 } else { 1 }, "of two reads in two rounds");
+    }
 }

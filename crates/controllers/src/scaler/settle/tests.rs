@@ -194,6 +194,7 @@ impl Bench {
             estimator: None,
             signal: None,
             success: None,
+            needs_success: false,
             behavior: Default::default(),
             dry_run: false,
         };

@@ -161,6 +161,25 @@ fn within_a_minute_no_more_pods_are_evicted_than_the_rate_of_the_cluster() {
 }
 
 #[test]
+fn outside_of_the_windows_nothing_that_runs_is_stopped() {
+    let closed = DisruptionRules { may_disrupt: false, ..DisruptionRules::default() };
+    let steps = |vpa: &Vpa, pods: &[SizedPod]| -> Vec<UpdateStep> {
+        let steps = steps_at(vpa, pods, &mut UpdaterMemory::default(), (closed, NOW));
+        steps.into_iter().map(|(_, step)| step).collect()
+    };
+    let pods = [running("a", 100), running("b", 100)];
+    let recreate = for_cpu("Recreate", 1_000, (500, 2_000));
+    assert_eq!(steps(&recreate, &pods), [UpdateStep::Hold(Hold::OutsideWindows); 2]);
+    let pending = pods.clone().map(|pod| SizedPod { is_pending: true, ..pod });
+    assert!(steps(&recreate, &pending).contains(&UpdateStep::Evict), "it does not run yet");
+    let in_place = for_cpu("InPlace", 1_000, (500, 2_000));
+    assert_eq!(steps(&in_place, &pods)[0], UpdateStep::Resize, "it restarts nothing");
+    let mut restarting = pods.clone();
+    restarting.iter_mut().for_each(|pod| pod.containers[0].restarts.cpu = true);
+    assert_eq!(steps(&in_place, &restarting), [UpdateStep::Hold(Hold::OutsideWindows); 2]);
+}
+
+#[test]
 fn requirements_of_a_vpa_decide_about_the_direction() {
     let mut vpa = for_cpu("Recreate", 1_000, (500, 2_000));
     let cpu = PerResource { cpu: true, memory: false };

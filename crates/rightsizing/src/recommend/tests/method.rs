@@ -48,7 +48,14 @@ impl Bench {
     }
 
     fn recommended(&self) -> Recommendation {
-        let proposal = propose(&self.vpa, &self.store, &self.workload, &Requests::new(), NO_MAX, Vec::new);
+        let proposal = propose(
+            &self.vpa,
+            &self.store,
+            &self.workload,
+            (&Requests::new(), &Requests::new()),
+            NO_MAX,
+            Vec::new,
+        );
         proposal.recommendations[0].clone()
     }
 

@@ -46,7 +46,7 @@ fn containers_that_run_get_a_recommendation_unless_their_policy_is_off() {
     let (store, workload) = fed();
     let mut vpa = vpa("web", 0, "web");
     let names = |vpa: &_, running: &Requests| -> Vec<String> {
-        let proposal = propose(vpa, &store, &workload, running, NO_MAX, Vec::new);
+        let proposal = propose(vpa, &store, &workload, (running, running), NO_MAX, Vec::new);
         proposal.recommendations.into_iter().map(|it| it.container).collect()
     };
     assert_eq!(names(&vpa, &running(&["app", "sidecar"])), ["app", "sidecar"]);
@@ -64,7 +64,7 @@ fn low_confidence_is_said_until_there_are_samples_of_a_day() {
     store.pod_runs(&uid, &workload);
     store.add_cpu(&uid, "young", 100, T0, T0).unwrap();
     let running = running(&["app", "sidecar", "young"]);
-    let proposal = propose(&vpa, &store, &workload, &running, NO_MAX, Vec::new);
+    let proposal = propose(&vpa, &store, &workload, (&running, &running), NO_MAX, Vec::new);
     assert_eq!(proposal.low_confidence, ["young"]);
     let young = proposal.recommendations.iter().find(|it| it.container == "young").unwrap();
     assert_eq!((young.target.cpu.is_some(), young.target.memory), (true, None), "memory was never measured");
@@ -76,7 +76,7 @@ fn no_more_is_recommended_than_a_node_can_hold_beside_what_others_request() {
     let mut vpa = vpa("web", 0, "web");
     let both = running(&["app", "sidecar"]);
     let on = |vpa: &_, nodes: &[NodeSize]| {
-        let proposal = propose(vpa, &store, &workload, &both, NO_MAX, || nodes.to_vec());
+        let proposal = propose(vpa, &store, &workload, (&both, &Requests::new()), NO_MAX, || nodes.to_vec());
         let sum: i64 = proposal.recommendations.iter().filter_map(|it| it.target.cpu).sum();
         (sum, proposal.capped, proposal.recommendations[0].uncapped.cpu)
     };
@@ -93,6 +93,25 @@ fn no_more_is_recommended_than_a_node_can_hold_beside_what_others_request() {
     assert!((490..=500).contains(&sum), "the sidecar requests a core: {sum}");
 }
 
+/// The largest nodes are being replaced: a cap to those that are left would evict what runs, for nothing.
+#[test]
+fn what_runs_is_not_capped_below_its_requests_when_its_node_goes() {
+    let (store, workload) = fed();
+    let vpa = vpa("web", 0, "web");
+    let both = running(&["app", "sidecar"]);
+    let on = |placed: &Requests| {
+        let small = || [size(500, 8000)];
+        let proposal = propose(&vpa, &store, &workload, (&both, placed), NO_MAX, small);
+        let sum: i64 = proposal.recommendations.iter().filter_map(|it| it.target.cpu).sum();
+        (sum, proposal.capped.is_empty())
+    };
+    // Both request a core.
+    let (sum, _) = on(&both);
+    assert!((1990..=2000).contains(&sum), "{sum}");
+    let (sum, is_uncapped) = on(&Requests::new());
+    assert!((490..=500).contains(&sum) && !is_uncapped, "nothing has started: {sum}");
+}
+
 #[test]
 fn what_the_vpa_allows_is_no_cap_by_nodes() {
     let (store, workload) = fed();
@@ -104,7 +123,7 @@ fn what_the_vpa_allows_is_no_cap_by_nodes() {
         ..ContainerPolicy::default()
     }];
     let both = running(&["app", "sidecar"]);
-    let proposal = propose(&vpa, &store, &workload, &both, NO_MAX, || [size(1000, 8000)]);
+    let proposal = propose(&vpa, &store, &workload, (&both, &both), NO_MAX, || [size(1000, 8000)]);
     assert_eq!(proposal.recommendations[0].target.cpu, Some(500));
     assert_eq!(proposal.capped, "");
 }

@@ -150,3 +150,17 @@ fn a_vpa_beyond_the_limit_says_so_and_keeps_its_recommendation() {
         ("True", condition::LIMIT_REACHED, "too many")
     );
 }
+
+#[test]
+fn the_observed_generation_is_written_with_a_change_and_followed_where_the_crd_keeps_it() {
+    let found =
+        |generation| Findings { generation: Some(generation), ..found(&[recommendation("app", 1000, 300)]) };
+    let status = next(&Status::default(), &found(1), ALWAYS, T0).unwrap();
+    assert_eq!(status.observed_generation, Some(1));
+    assert_eq!(next(&status, &found(1), ALWAYS, T0 + HOUR), None);
+    let edited = next(&status, &found(2), ALWAYS, T0 + HOUR).unwrap();
+    assert_eq!(edited, Status { observed_generation: Some(2), ..status.clone() });
+    // An older CRD: it would be written in every round.
+    let dropped = Status { observed_generation: None, ..status };
+    assert_eq!(next(&dropped, &found(2), ALWAYS, T0 + HOUR), None);
+}

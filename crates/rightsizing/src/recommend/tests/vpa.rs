@@ -18,6 +18,7 @@ pub fn vpa(name: &str, created: i64, target: &str) -> Vpa {
         namespace: "shop".into(),
         name: name.into(),
         uid: format!("uid-{name}"),
+        generation: None,
         created,
         target: Some(owner("apps/v1", "Deployment", target)),
         recommenders: vec!["berth".into()],

@@ -68,14 +68,15 @@ prop_compose! {
         gains in (number(), number(), number()),
         (dead_band, step, urgent_at, urgent_step) in (number(), number(), number(), number()),
         steepness in number(),
-        min_replicas in 0_u32..30,
+        (min_replicas, replicas_first) in (0_u32..30, 0_u32..5),
         max_replicas in prop_oneof![0_u32..30, any::<u32>()],
         (every_s, hold_s, stale_s) in (time(), time(), time()),
-        success_min in number(),
+        (success_min, is_proportional) in (number(), any::<bool>()),
     ) -> Horizontal {
+        let rule = if is_proportional { ReplicaRule::Proportional } else { ReplicaRule::Pid };
         let gains = Gains { proportional: gains.0, integral: gains.1, derivative: gains.2 };
         Horizontal {
-            setpoint, gains, dead_band, step, min_replicas, max_replicas, every_s, hold_s, stale_s, success_min,
+            setpoint, rule, replicas_first, gains, dead_band, step, min_replicas, max_replicas, every_s, hold_s, stale_s, success_min,
             urgent_at, urgent_step, steepness,
         }
     }
