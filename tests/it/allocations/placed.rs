@@ -128,6 +128,91 @@ async fn of_two_gangs_that_compete_one_runs_and_the_other_waits_whole_until_it_e
     assert_no_overcommit(&client).await;
 }
 
+/// The kind of the coscheduling plugin, as far as berth reads and writes it.
+async fn install_coscheduling(kubectl: &Kubectl) {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let kind = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "podgroups.scheduling.x-k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"},
+        },
+        "spec": {
+            "group": "scheduling.x-k8s.io", "scope": "Namespaced",
+            "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
+            "versions": [{
+                "name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+                "subresources": {"status": {}},
+            }],
+        },
+    });
+    kubectl.must(&["apply", "-f", "-"], &kind.to_string()).await;
+    let wait = ["wait", "--for=condition=Established", "crd/podgroups.scheduling.x-k8s.io"];
+    kubectl.must(&wait, "").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_a_pod_group_of_either_kind_are_bound_together_or_not_at_all() {
+    let Some(control_plane) = start_with_pod_groups("pods of PodGroups").await else { return };
+    let client = control_plane.client();
+    let kubectl = Kubectl::new(&control_plane).await;
+    install_coscheduling(&kubectl).await;
+    create_zoned(&client, "node-0", "zone-a", "5500m").await;
+    let _berth = Berth::start(&control_plane.kubeconfig(), "");
+    let kinds = [
+        (
+            "kubernetes",
+            "scheduling.k8s.io",
+            "v1alpha2",
+            json!({"schedulingPolicy": {"gang": {"minCount": 3}}}),
+        ),
+        ("coscheduling", "scheduling.x-k8s.io", "v1alpha1", json!({"minMember": 3})),
+    ];
+    for (name, group, version, spec) in &kinds {
+        let api = objects(&client, group, version, "PodGroup");
+        apply(&api, &format!("{group}/{version}"), "PodGroup", name, spec.clone()).await;
+    }
+    let create = async |gang: &'static str, member: &'static str, count: usize| {
+        let pods = Pods { prefix: member, count, requests: json!({"cpu": "1"}), ..Pods::default() };
+        create_pods(&client, &pods, |_, pod| match gang {
+            "kubernetes" => pod["spec"]["schedulingGroup"] = json!({"podGroupName": gang}),
+            _ => pod["metadata"]["labels"] = json!({"scheduling.x-k8s.io/pod-group": gang}),
+        })
+        .await;
+    };
+    let bound = async |prefix: &str| {
+        let pods = all_pods(&client).await;
+        pods.iter().filter(|pod| name_of(pod).starts_with(prefix) && node_of(pod).is_some()).count()
+    };
+    create("kubernetes", "k-first", 2).await;
+    create("coscheduling", "c-first", 2).await;
+    // A pod without a group, which comes last, is bound: the gangs were looked at.
+    let alone = Pods { prefix: "alone", requests: json!({"cpu": "10m"}), ..Pods::default() };
+    create_pods(&client, &alone, |_, _| {}).await;
+    await_until(SOON, "the pod without a group is bound", async || bound("alone").await == 1).await;
+    assert_eq!((bound("k-").await, bound("c-").await), (0, 0), "two of three");
+    create("kubernetes", "k-last", 1).await;
+    await_until(SOON, "the gang of Kubernetes is bound", async || bound("k-").await == 3).await;
+    assert_eq!(bound("c-").await, 0);
+    create("coscheduling", "c-last", 1).await;
+    // Room is left for two of them.
+    await_until(SOON, "the members wait with their reason", async || {
+        let pods = all_pods(&client).await;
+        let of = pods.iter().filter(|pod| name_of(pod).starts_with("c-"));
+        let waits = |pod: &&Pod| {
+            scheduled_condition(pod).is_some_and(|(_, reason, text)| {
+                reason == "Unschedulable" && text.contains("Insufficient cpu")
+            })
+        };
+        of.filter(waits).count() == 3
+    })
+    .await;
+    assert_eq!(bound("c-").await, 0, "none of them alone");
+    create_zoned(&client, "node-1", "zone-a", "1").await;
+    await_until(SOON, "the gang of coscheduling is bound", async || bound("c-").await == 3).await;
+    assert_no_overcommit(&client).await;
+}
+
 /// Deletes pods that may already be gone.
 async fn force_delete(client: &Client, names: impl Iterator<Item = String>) {
     let api: Api<Pod> = Api::default_namespaced(client.clone());

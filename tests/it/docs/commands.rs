@@ -172,6 +172,14 @@ const COVERED: &[Document] = &[
                 "berth recommend --prometheus http://localhost:9090 --namespace shop,bank -o html > sizes.html",
                 "tests/it/recommend.rs, on a real Prometheus",
             ),
+            (
+                "berth recommend --prometheus http://localhost:9090 --strategy krr --prices 20,2.5",
+                "tests/it/recommend/strategies.rs, on a real Prometheus",
+            ),
+            (
+                "berth recommend --prometheus http://localhost:9090 --kind Deployment,StatefulSet -o kubectl > sizes.sh",
+                "tests/it/recommend/strategies.rs, on a real Prometheus",
+            ),
             ("berth recommend --backtest usage.csv", "tests/it/recommend.rs, on a file it makes"),
         ],
     },
@@ -244,7 +252,7 @@ const COVERED: &[Document] = &[
                 "kubectl's own; tests/it/chart/releases.rs compares the names",
             ),
             ("kubectl -n berth-system delete lease berth", KUBECTL),
-            ("kubectl -n berth-system delete secret berth-tls", KUBECTL),
+            ("kubectl -n berth-system delete secrets berth-tls berth-webhooks --ignore-not-found", KUBECTL),
             ("kubectl delete namespace berth-system", KUBECTL),
         ],
     },
@@ -256,7 +264,7 @@ const COVERED: &[Document] = &[
             ("berth explain NAMESPACE/POD", "tests/it/explain.rs, on a real API server"),
             (
                 "kubectl get nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,\
-                 services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations -A -o json > cluster.json",
+                 services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations,allocationpolicies,quotas.berth.dev,podgroups -A -o json > cluster.json",
                 "kubectl's own; tests/it/explain.rs makes such files",
             ),
             ("berth explain -f cluster.json", "tests/it/explain.rs"),

@@ -7,6 +7,9 @@ async fn create_room_for(client: &Client, pods: usize) {
     create_nodes(client, &Nodes { count: pods / 40 + 1, ..Nodes::default() }).await;
 }
 
+/// Few binds at once: the burst takes hundreds of answers of the API server, however fast berth is.
+const PACED: &str = "bindsInFlight: 4";
+
 async fn create_burst(client: &Client, prefix: &'static str, count: usize) {
     let pods = Pods { prefix, count, ..Pods::default() };
     create_pods(client, &pods, |_, _| {}).await;
@@ -51,7 +54,7 @@ async fn a_berth_that_is_killed_in_a_burst_goes_on_where_it_was() {
     let log = BindLog::start(&client);
     let mut killed_in_the_middle = 0;
     for bound in [200, 700] {
-        let mut berth = Berth::start(&cluster.kubeconfig(), "bindsInFlight: 16");
+        let mut berth = Berth::start(&cluster.kubeconfig(), PACED);
         log.await_len(SOON, bound).await;
         berth.kill();
         killed_in_the_middle += usize::from(log.len() < PODS);
@@ -73,7 +76,7 @@ async fn a_burst_goes_on_when_the_api_server_is_back() {
     create_room_for(&client, PODS).await;
     create_burst(&client, "web", PODS).await;
     let log = BindLog::start(&client);
-    let berth = Berth::start(&cluster.kubeconfig(), "bindsInFlight: 16");
+    let berth = Berth::start(&cluster.kubeconfig(), PACED);
     log.await_len(SOON, 200).await;
     cluster.kill_api_server();
     assert!(log.len() < PODS, "the burst was over before the API server was killed");
