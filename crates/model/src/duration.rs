@@ -171,3 +171,30 @@ impl JsonSchema for ConfigDuration {
         json_schema!({"type": "string", "pattern": PATTERN})
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_those_of_kubernetes_and_written_as_they_are_read() {
+        for (text, nanos) in [
+            ("0s", 0),
+            ("15s", 15_000_000_000),
+            ("500ms", 500_000_000),
+            ("1h30m", 5_400_000_000_000),
+            ("1.5h", 5_400_000_000_000),
+            ("0.25us", 250),
+            ("8760h", 31_536_000_000_000_000),
+        ] {
+            let duration: ConfigDuration = text.parse().unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(duration.get(), Duration::from_nanos(nanos), "{text}");
+            assert_eq!(duration.to_string().parse(), Ok(duration), "{text}");
+        }
+        assert_eq!(ConfigDuration::from_secs(5_415).to_string(), "1h30m15s");
+        for text in ["", "15", "s", "1.s", ".5s", "1..5s", "-1s", "1 s", "1d", "8760h1ns", "99999999999999h"]
+        {
+            assert!(text.parse::<ConfigDuration>().is_err(), "{text}");
+        }
+    }
+}

@@ -80,6 +80,18 @@ mod tests {
     }
 
     #[test]
+    fn dns_labels_are_lower_case_letters_digits_and_hyphens_within() {
+        for name in ["a", "a-b", "9", "kube-system"] {
+            assert!(is_dns_label(name) && is_dns_label_of_any_length(name), "{name}");
+        }
+        for name in ["", "-a", "a-", "A", "a.b", "a_b"] {
+            assert!(!is_dns_label(name) && !is_dns_label_of_any_length(name), "{name}");
+        }
+        let long = "a".repeat(64);
+        assert!(!is_dns_label(&long) && is_dns_label_of_any_length(&long));
+    }
+
+    #[test]
     fn resources_are_counted_by_name_exactly_when_kube_scheduler_counts_them() {
         for name in [
             "nvidia.com/gpu",

@@ -60,6 +60,11 @@ const COVERED: &[Document] = &[
         commands: &[
             ("cargo bench --bench cluster -- --markdown docs/benchmarks.md", BENCHMARK),
             (
+                "cargo bench --bench cluster -- --pods 5000 --repeat 3 --subjects null,berth,kube-scheduler --workload basic,ten-classes,\
+                 node-affinity,taints,mixed,unschedulable",
+                BENCHMARK,
+            ),
+            (
                 "cargo bench --bench cluster -- --workload basic,ten-classes --subjects null,berth --repeat 3",
                 BENCHMARK,
             ),
@@ -71,7 +76,7 @@ const COVERED: &[Document] = &[
                 BENCHMARK,
             ),
             (
-                "cargo bench --bench cluster -- --workload lived-in --subjects null,berth,berth+features,kube-scheduler",
+                "cargo bench --bench cluster -- --workload lived-in --subjects null,berth,berth+features,kube-scheduler --repeat 3",
                 BENCHMARK,
             ),
             (
