@@ -140,7 +140,7 @@ pub fn kustomize(report: &AdviceReport) -> anyhow::Result<String> {
     if left_out > 0 {
         let _ = writeln!(
             notes,
-            "# {left_out} containers are left out: their workloads are guessed from pod names, or have no template to change."
+            "# Containers that are left out, as their workloads are guessed from pod names or have no template to change: {left_out}."
         );
     }
     let mut patches = Vec::new();

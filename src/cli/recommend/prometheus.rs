@@ -110,8 +110,8 @@ async fn report(asked: &mut PrometheusQueries<'_>) -> Result<AdviceReport, Failu
     let kept = kept.count();
     if kept > 0 {
         asked.notes.push(format!(
-            "a HorizontalPodAutoscaler keeps the utilisation of {kept} containers, and would change their replicas with another request: \
-             no advice on that resource; --allow-hpa gives it"
+            "containers whose utilisation a HorizontalPodAutoscaler keeps: {kept}. With another request it would change their replicas, so \
+             there is no advice on that resource; --allow-hpa gives it"
         ));
     }
     Ok(AdviceReport {

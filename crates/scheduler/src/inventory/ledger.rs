@@ -801,7 +801,7 @@ mod tests {
     fn a_wrong_account_of_a_quota_is_found_slice_by_slice_and_mended() {
         let mut ledger = ledger_with(&["a", "b", "c"]);
         for (pod, node) in ["a", "b", "c"].into_iter().enumerate() {
-            ledger.bound(&Arc::from(format!("p{pod}")), &Arc::from(node), &of_quota(0, 100));
+            ledger.bound(&Arc::from(format!("p{pod}")), &Arc::from(node), of_quota(0, 100));
         }
         ledger.accounts.discharge(&of_quota(0, 40));
         let (mut slices, mut wrong, mut next) = (0, Vec::new(), Some(NodeId(0)));
