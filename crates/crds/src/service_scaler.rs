@@ -76,7 +76,7 @@ pub struct ServiceScalerSpec {
 
     /// Parameters of the estimator `showar` and of the number of replicas. The defaults are those of the paper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tuning: Option<Tuning>,
+    pub tuning: Option<ScalerTuning>,
 
     /// Only reports decisions in the status; changes nothing. Set it to false once the decisions are as you want them.
     #[serde(default = "dry_run_by_default")]
@@ -182,7 +182,7 @@ pub struct SuccessRate {
 /// Parameters of the estimator `showar` and of the number of replicas. Numbers such as `3` or `0.15`.
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Tuning {
+pub struct ScalerTuning {
     /// Number of standard deviations that are added to the mean usage. Default: 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16), regex(pattern = r"^[0-9]+([.][0-9]+)?$"))]
@@ -195,7 +195,7 @@ pub struct Tuning {
     /// `Pid`: a PID controller, in steps. `Proportional`: the replicas times the signal divided by its target, for
     /// signals that fall with each replica, such as latencies.
     #[serde(default)]
-    pub replicas: ReplicaRule,
+    pub replicas: ReplicaScaling,
     /// Gains of the PID controller. Default: a third each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gains: Option<PidGains>,
@@ -216,7 +216,7 @@ pub struct Tuning {
 
 /// How the number of replicas follows the signal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum ReplicaRule {
+pub enum ReplicaScaling {
     #[default]
     Pid,
     Proportional,

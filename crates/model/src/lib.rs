@@ -49,4 +49,4 @@ pub use volumes::{
     AccessModes, AttachLimits, ClaimName, CsiVolume, Disk, HeldVolumes, NodeStorage, PodClaim, PodVolumes,
     Provision, Shared, StaticVolume, UnboundClaim, VolumeKind, VolumeNeeds, VolumeZone, admits,
 };
-pub use weekly::{WeeklyWindow, WindowError};
+pub use weekly::{WeeklyWindow, WeeklyWindowError};

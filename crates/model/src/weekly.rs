@@ -31,7 +31,7 @@ pub struct WeeklyWindow {
 #[error(
     "`{text}` is not a window of time: {problem}, write for example Mon-Fri 22:00-05:00 or Sat,Sun 00:00-24:00"
 )]
-pub struct WindowError {
+pub struct WeeklyWindowError {
     text: String,
     problem: &'static str,
 }
@@ -50,10 +50,10 @@ impl WeeklyWindow {
 }
 
 impl FromStr for WeeklyWindow {
-    type Err = WindowError;
+    type Err = WeeklyWindowError;
 
-    fn from_str(text: &str) -> Result<Self, WindowError> {
-        parse(text).map_err(|problem| WindowError { text: text.to_owned(), problem })
+    fn from_str(text: &str) -> Result<Self, WeeklyWindowError> {
+        parse(text).map_err(|problem| WeeklyWindowError { text: text.to_owned(), problem })
     }
 }
 

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use crate::lean::nullable;
 use berth_crds::quota::QuotaAmount;
 use berth_crds::service_scaler::{
-    ContainerMode, Objectives, PolicyType, ReplicaRule, ScalingDimension, ScalingRules, SelectPolicy,
-    ServiceBehavior as ApiBehavior, ServiceBounds as ApiBounds, ServiceScaler, ServiceScalerStatus, Signal,
-    SignalType, SizeEstimator, Tuning,
+    ContainerMode, Objectives, PolicyType, ReplicaScaling, ScalerTuning, ScalingDimension, ScalingRules,
+    SelectPolicy, ServiceBehavior as ApiBehavior, ServiceBounds as ApiBounds, ServiceScaler,
+    ServiceScalerStatus, Signal, SignalType, SizeEstimator,
 };
 use berth_model::{LabelSelector, Operator, Quantity, Requirement};
 use berth_prometheus::SignalKind;
@@ -260,7 +260,7 @@ fn horizontal(objectives: &Objectives, bounds: Option<&ApiBounds>) -> Result<Hor
 }
 
 /// Returns the settings with these parameters.
-fn tuned(mut settings: ScalingSettings, tuning: Option<&Tuning>) -> Result<ScalingSettings, String> {
+fn tuned(mut settings: ScalingSettings, tuning: Option<&ScalerTuning>) -> Result<ScalingSettings, String> {
     let Some(tuning) = tuning else { return Ok(settings) };
     let number = |field: &str, text: &Option<String>, default: f64| {
         let Some(text) = text else { return Ok(default) };
@@ -274,8 +274,8 @@ fn tuned(mut settings: ScalingSettings, tuning: Option<&Tuning>) -> Result<Scali
     }
     if let Some(horizontal) = &mut settings.horizontal {
         horizontal.rule = match tuning.replicas {
-            ReplicaRule::Pid => scaling::ReplicaRule::Pid,
-            ReplicaRule::Proportional => scaling::ReplicaRule::Proportional,
+            ReplicaScaling::Pid => scaling::ReplicaRule::Pid,
+            ReplicaScaling::Proportional => scaling::ReplicaRule::Proportional,
         };
         if let Some(gains) = &tuning.gains {
             let gain =
