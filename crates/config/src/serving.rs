@@ -87,7 +87,7 @@ pub struct GuardConfig {
     /// Serve `/guard`. A ValidatingWebhookConfiguration must send bindings to it.
     pub enabled: bool,
     /// Besides the secret path, callers need a client certificate of `serving.clientCaFile`, or a token, whose
-    /// user has the verb `post` on the nonResourceURL `/guard`. API servers have one only if they are
+    /// user has the verb `post` on the nonResourceURL `/guard`. An API server has neither unless it is
     /// configured to.
     pub require_client_certificate: bool,
     /// What the API server does with bindings while no replica answers: `Ignore` allows them, `Fail` refuses

@@ -56,6 +56,13 @@ const COVERED: &[Document] = &[
         ],
     },
     Document {
+        path: "docs/applying.md",
+        commands: &[(
+            "helm upgrade berth charts/berth --namespace berth-system --reset-then-reuse-values --set apply.webhook.enabled=true --set apply.updater.enabled=true",
+            "tests/it/chart.rs renders the chart with these values, and tests/it/chart/features.rs reads the webhook in it",
+        )],
+    },
+    Document {
         path: "docs/benchmarks.md",
         commands: &[
             ("cargo bench --bench cluster -- --markdown docs/benchmarks.md", BENCHMARK),
