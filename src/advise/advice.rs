@@ -73,8 +73,7 @@ pub enum Current {
 }
 
 /// What decided a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// No usage is known.
     NoUsage,
@@ -86,6 +85,18 @@ pub enum Reason {
     OomKill,
     /// A HorizontalPodAutoscaler keeps usage at a share of the request: with another request it would change the replicas.
     Autoscaler,
+}
+
+impl Reason {
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::NoUsage => "no-usage",
+            Reason::Usage => "usage",
+            Reason::Minimum => "minimum",
+            Reason::OomKill => "oom-kill",
+            Reason::Autoscaler => "autoscaler",
+        }
+    }
 }
 
 /// One resource of one container. Amounts are millicores or bytes.
@@ -268,7 +279,7 @@ impl Serialize for ContainerAdvice {
             severity: Severity,
             request: Figure,
             limit: Figure,
-            reason: Reason,
+            reason: &'static str,
             target: Figure,
             #[serde(rename = "limitTarget")]
             limit_target: Option<Figure>,
@@ -307,7 +318,7 @@ impl Serialize for ContainerAdvice {
                 severity: size.severity,
                 request: current(size.request),
                 limit: current(size.limit),
-                reason: size.reason,
+                reason: size.reason.name(),
                 target: estimate(size.target),
                 limit_target: size.limit_target().map(figure),
                 lower: estimate(size.lower),

@@ -331,7 +331,8 @@ impl Collector {
     fn memory_after_kills(&self, of: &[&Container]) -> Option<Amount> {
         let killed = of.iter().filter(|container| container.was_killed);
         let had = |container: &&&Container| container.limit.memory.unwrap_or(container.peak);
-        killed.map(|container| self.sizing.after_kill(had(&container))).max()
+        let rules = self.store.settings().memory_rules();
+        killed.map(|container| self.sizing.after_kill(had(&container), &rules)).max()
     }
 
     /// Returns the request and the limit of a container of this pod.

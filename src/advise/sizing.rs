@@ -1,7 +1,7 @@
 //! How targets are computed from usage.
 
 use berth_model::PerResource;
-use berth_rightsizing::recommend::{Amount, amount};
+use berth_rightsizing::recommend::{Amount, MemoryRules, amount};
 
 const MIB: Amount = 1 << 20;
 
@@ -28,10 +28,10 @@ pub struct Sizing {
 }
 
 impl Sizing {
-    /// Returns what a container needs that was killed with this much memory.
-    pub fn after_kill(&self, memory: Amount) -> Amount {
+    /// Returns the memory that a container needs which was OOM-killed with this much. `rules`: those of the Vertical Pod Autoscaler.
+    pub fn after_kill(&self, memory: Amount, rules: &MemoryRules) -> Amount {
         match self.strategy {
-            Strategy::Vpa => amount::scale(memory, 1.2).max(memory.saturating_add(100 * MIB)),
+            Strategy::Vpa => rules.after_kill(memory),
             Strategy::Krr => amount::scale(memory, 1.25),
         }
     }

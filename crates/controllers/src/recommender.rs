@@ -29,9 +29,8 @@ use super::rounds::{self, Rounds};
 use super::tasks::Tasks;
 use berth_config as config;
 use berth_kube_io::WatchStore;
-use berth_kube_io::client::without_retries;
+use berth_kube_io::client::fenced;
 use berth_kube_io::vpa::{OwnerResolver, Recommending};
-use berth_model::{Amounts, Node, PerResource};
 use berth_prometheus::PrometheusSource;
 use berth_rightsizing::recommend::store::{Store, Workload};
 use berth_rightsizing::recommend::{Status, UnixNanos};
@@ -82,14 +81,9 @@ pub fn recommend(
     let source = config.prometheus.clone().map(PrometheusSource::new).transpose()?;
     metrics.follow(source.clone());
     metrics.dimensions.follow(config.dimensions.iter().map(|it| it.name.as_str().into()));
-    // A process that was frozen past its lease must not write when it resumes.
-    let client = match &leadership.fence {
-        Some(fence) => fence.client(cluster.clone())?,
-        None => without_retries(cluster.clone())?,
-    };
     let place = RecommenderContext {
         config: Arc::new(config.clone()),
-        api: Recommending::new(client),
+        api: Recommending::new(fenced(cluster.clone(), leadership.fence.as_ref())?),
         watches: watches.clone(),
         source,
         engine: engine.clone(),
@@ -226,20 +220,6 @@ impl Rounds for Recommender {
 impl Recommender {
     fn leads(&self) -> bool {
         self.context.leadership.decides_in(self.term)
-    }
-
-    /// Returns the nodes of the cluster, with what DaemonSets and static pods leave of them.
-    fn nodes(&self) -> Vec<publish::NodeRoom> {
-        let nodes = self.context.engine.nodes();
-        let taken = self.context.engine.requested_by_daemons(&nodes);
-        let room = |(node, taken): (Arc<Node>, Amounts)| {
-            let size = PerResource {
-                cpu: node.allocatable.cpu_milli.saturating_sub(taken.cpu_milli),
-                memory: node.allocatable.memory.saturating_sub(taken.memory),
-            };
-            publish::NodeRoom { node, size }
-        };
-        nodes.into_iter().zip(taken).map(room).collect()
     }
 }
 

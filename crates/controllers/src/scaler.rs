@@ -29,7 +29,7 @@ use super::rounds::{self, Rounds};
 use super::tasks::{Tasks, host_name};
 use berth_config::{Config, Scaling};
 use berth_kube_io::apply::PodWriter;
-use berth_kube_io::client::without_retries;
+use berth_kube_io::client::fenced;
 use berth_kube_io::scaling::{ScaledService, ScalingPlan};
 use berth_kube_io::vpa::{ApiError, OwnerResolver, Recommending};
 use berth_kube_io::{LivePod, WatchStore};
@@ -91,11 +91,7 @@ pub fn scale(
     let prometheus =
         config.recommender.prometheus.as_ref().context("scaling needs recommender.prometheus")?;
     let [shared, own] = config_of_reads(prometheus, &config.scaling);
-    // A process that was frozen past its lease must not scale when it resumes.
-    let client = match &leadership.fence {
-        Some(fence) => fence.client(cluster.clone())?,
-        None => without_retries(cluster.clone())?,
-    };
+    let client = fenced(cluster.clone(), leadership.fence.as_ref())?;
     let place = ScalerContext {
         interval: config.scaling.interval.get(),
         hints_window: config.scaling.hints.then(|| config.scaling.hints_window.get()),

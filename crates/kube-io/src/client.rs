@@ -3,6 +3,7 @@
 //! kube's `Api` retries by itself (429, 503 and 504, up to 15 times), parses the response and turns it into an error.
 //! Writes must avoid this: only the caller can decide whether a request may be retried.
 
+use crate::fence::Fence;
 use berth_model::with_causes;
 use std::time::Duration;
 
@@ -28,6 +29,18 @@ pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_secs(12);
 pub fn without_retries(mut config: kube::Config) -> kube::Result<Client> {
     config.default_retry = false;
     Client::try_from(config)
+}
+
+/// Returns the same, which with a fence sends no request after its deadline: a process that was frozen past its lease must not write
+/// when it resumes.
+///
+/// # Errors
+/// The configuration is invalid, as for [`without_retries`].
+pub fn fenced(config: kube::Config, fence: Option<&Fence>) -> kube::Result<Client> {
+    match fence {
+        Some(fence) => fence.client(config),
+        None => without_retries(config),
+    }
 }
 
 /// A complete HTTP response; without one, [`exchange`] returns an error text.

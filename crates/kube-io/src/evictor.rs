@@ -31,10 +31,7 @@ impl Evictor {
     /// # Errors
     /// When no client can be built from `config`.
     pub fn new(config: kube::Config, fence: Option<&Fence>) -> kube::Result<Self> {
-        let client = match fence {
-            Some(fence) => fence.client(config)?,
-            None => client::without_retries(config)?,
-        };
+        let client = client::fenced(config, fence)?;
         Ok(Evictor { client })
     }
 

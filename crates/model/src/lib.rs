@@ -39,7 +39,7 @@ pub use pod::{
 };
 pub use pool::{Pool, SWEEP_AT_MIN};
 pub use preference::{Packing, Preference};
-pub use quantity::{Quantity, QuantityError};
+pub use quantity::{Quantity, QuantityError, exact_bytes};
 pub use report::{PodRef, PodReport};
 pub use resources::{Amounts, Extended, Usage};
 pub use selector::{FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement};

@@ -91,6 +91,19 @@ impl Quantity {
     }
 }
 
+/// Formats bytes without rounding, with the largest suffix that leaves a whole number: `1536Mi`.
+pub fn exact_bytes(bytes: i128) -> String {
+    const SUFFIXES: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let (mut rest, mut suffix) = (bytes, "");
+    for larger in SUFFIXES {
+        if rest == 0 || rest % 1024 != 0 {
+            break;
+        }
+        (rest, suffix) = (rest / 1024, larger);
+    }
+    format!("{rest}{suffix}")
+}
+
 impl Scale {
     fn parse(suffix: &str) -> Option<Scale> {
         let (binary, decimal) = match suffix {

@@ -4,9 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::advise::advice::{
-    AdviceReport, ContainerAdvice, Current, Reason, ResourceAdvice, WorkloadsFrom, costs,
-};
+use crate::advise::advice::{AdviceReport, ContainerAdvice, Current, ResourceAdvice, WorkloadsFrom, costs};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::{Amount, amount};
 
@@ -86,8 +84,8 @@ pub fn csv(report: &AdviceReport) -> String {
             each.days,
             each.samples,
             each.confidence,
-            reason(cpu.reason),
-            reason(memory.reason),
+            cpu.reason.name(),
+            memory.reason.name(),
             cpu.limit_target().map(cores).unwrap_or_default(),
             memory.limit_target().map(bytes).unwrap_or_default(),
         );
@@ -101,17 +99,6 @@ fn cores(millicores: Amount) -> String {
 
 fn bytes(bytes: Amount) -> String {
     bytes.to_string()
-}
-
-/// Names as in JSON.
-fn reason(reason: Reason) -> &'static str {
-    match reason {
-        Reason::NoUsage => "no-usage",
-        Reason::Usage => "usage",
-        Reason::Minimum => "minimum",
-        Reason::OomKill => "oom-kill",
-        Reason::Autoscaler => "autoscaler",
-    }
 }
 
 fn amounts(size: &ResourceAdvice, unit: fn(Amount) -> String) -> String {

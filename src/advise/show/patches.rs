@@ -5,8 +5,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::units::{cpu, exact_memory};
+use super::units::cpu;
 use crate::advise::advice::{AdviceReport, ContainerAdvice, Current};
+use berth_model::exact_bytes;
 use berth_rightsizing::recommend::Amount;
 
 /// Resources of one container, by name: as in a pod spec.
@@ -21,7 +22,7 @@ struct Resources {
 fn resources(advice: &ContainerAdvice) -> Option<Resources> {
     let named = [
         ("cpu", &advice.size.cpu, cpu as fn(Amount) -> String),
-        ("memory", &advice.size.memory, exact_memory),
+        ("memory", &advice.size.memory, |bytes| exact_bytes(bytes.into())),
     ];
     let (mut requests, mut limits) = (BTreeMap::new(), BTreeMap::new());
     for (name, size, unit) in named {

@@ -34,13 +34,6 @@ pub fn memory(bytes: Amount) -> String {
     }
 }
 
-/// Formats bytes without rounding, in the largest unit that allows it.
-pub fn exact_memory(bytes: Amount) -> String {
-    const UNITS: [(&str, Amount); 3] = [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
-    let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit && bytes % unit == 0);
-    unit.map_or_else(|| bytes.to_string(), |(name, unit)| format!("{}{name}", bytes / unit))
-}
-
 /// Formats the target of a resource, or why there is none.
 pub fn target(size: &ResourceAdvice, unit: fn(Amount) -> String) -> String {
     match size.reason {

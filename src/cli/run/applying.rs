@@ -12,7 +12,7 @@ use berth_controllers::resizing::Resizer;
 use berth_controllers::tasks::{Tasks, host_name};
 use berth_controllers::updater;
 use berth_kube_io::apply::PodWriter;
-use berth_kube_io::client::without_retries;
+use berth_kube_io::client::{fenced, without_retries};
 use berth_kube_io::vpa::Recommending;
 use berth_kube_io::{LivePods, WatchStore};
 use berth_rightsizing::apply::index::SizingKind;
@@ -65,18 +65,13 @@ pub(super) fn update(
     sources: &MetricSources,
 ) -> Result<()> {
     let Some(metrics) = sources.updater.clone() else { return Ok(()) };
-    let client = without_retries(cluster.clone())?;
-    // A process that was frozen past its lease must not resize or evict when it resumes.
-    let fenced = match &leadership.fence {
-        Some(fence) => fence.client(cluster.clone())?,
-        None => client.clone(),
-    };
+    let writer = PodWriter::new(fenced(cluster.clone(), leadership.fence.as_ref())?, host_name());
     let https = sources.serving.as_ref().map(|(https, _)| https.clone());
     let updater = updater::Updater {
         config: Arc::new(config.recommender.clone()),
-        api: Recommending::new(client),
+        api: Recommending::new(without_retries(cluster.clone())?),
         watches: watches.clone(),
-        resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(fenced, host_name()))),
+        resizer: Arc::new(Resizer::new(engine.clone(), writer)),
         leadership: leadership.clone(),
         certificate: Arc::new(move |now| https.as_ref().is_some_and(|https| !https.has_ended(now))),
         metrics,

@@ -28,30 +28,32 @@ pub fn minimum(gang: u64) -> u32 {
 
 /// Returns all allocations.
 pub fn allocations() -> impl Iterator<Item = ClusterObject> {
-    let allocation = |gang| {
+    let of_gang = |gang| {
         let name = format!("g{gang}");
         let operator = Operator::In([Arc::from(&*name)].into());
         let selector = LabelSelector::All([Requirement { key: LABEL.into(), operator }].into());
-        let role =
-            GangRole { name: "".into(), members: RoleMembers::Selected(selector), minimum: minimum(gang) };
-        let allocation = Allocation {
-            uid: name.as_str().into(),
-            name: AllocationName {
-                kind: AllocationKind::Allocation,
-                namespace: NAMESPACE.into(),
-                name: name.into(),
-            },
-            generation: 1,
-            created_s: 1,
-            roles: [role].into(),
-            timeout: None,
-            topology: None,
-            was_scheduled: false,
-            problem: None,
-        };
-        ClusterObject::Allocation(allocation.into())
+        allocation(NAMESPACE, &name, selector, minimum(gang))
     };
-    (0..GANGS).map(allocation)
+    (0..GANGS).map(of_gang)
+}
+
+/// Returns an allocation of the pods that match the selector.
+pub fn allocation(namespace: &str, name: &str, selector: LabelSelector, minimum: u32) -> ClusterObject {
+    let role = GangRole { name: "".into(), members: RoleMembers::Selected(selector), minimum };
+    let name =
+        AllocationName { kind: AllocationKind::Allocation, namespace: namespace.into(), name: name.into() };
+    let allocation = Allocation {
+        uid: name.name.clone(),
+        name,
+        generation: 1,
+        created_s: 1,
+        roles: [role].into(),
+        timeout: None,
+        topology: None,
+        was_scheduled: false,
+        problem: None,
+    };
+    ClusterObject::Allocation(allocation.into())
 }
 
 /// Makes the pod a member.

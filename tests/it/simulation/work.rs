@@ -9,7 +9,6 @@ use berth_model::{Amounts, Identity, LabelSelector, Labels, Node, Peer, Pod, Pod
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::engine::Operation;
-use berth_scheduler::gang::{Allocation, AllocationKind, AllocationName, GangRole, RoleMembers};
 use berth_scheduler::inventory::NodeId;
 use berth_scheduler::objects::{ClusterObject, ObjectKind, ObjectName};
 use berth_scheduler::placement::{BindOutcome, Binding};
@@ -17,6 +16,7 @@ use berth_scheduler::policy::SelectedNamespaces;
 use berth_scheduler::quota::{Limits, Quota, Reclaim, Scope};
 use berth_scheduler::scheduler::{Action, Requester, Scheduler, SchedulerConfig, Settled, Task};
 
+use super::gangs::allocation;
 use super::sim::S;
 
 /// More than any bounded operation may visit.
@@ -82,33 +82,13 @@ fn objects() -> impl Iterator<Item = ClusterObject> {
         reclaim: Reclaim::Never,
         limits: Ok(Limits::default()),
     };
-    let role = GangRole {
-        name: "".into(),
-        members: RoleMembers::Selected(LabelSelector::All(Box::default())),
-        minimum: 2,
-    };
-    let allocation = Allocation {
-        uid: "gang".into(),
-        name: AllocationName {
-            kind: AllocationKind::Allocation,
-            namespace: "ns".into(),
-            name: "gang".into(),
-        },
-        generation: 1,
-        created_s: 1,
-        roles: [role].into(),
-        timeout: None,
-        topology: None,
-        was_scheduled: false,
-        problem: None,
-    };
     [
         namespace("b"),
         ClusterObject::Namespace { name: "empty".into(), labels: Labels::default() },
         all(ObjectKind::ReplicaSet, "set"),
         all(ObjectKind::Service, "service"),
         ClusterObject::Quota(Box::new(quota)),
-        ClusterObject::Allocation(Box::new(allocation)),
+        allocation("ns", "gang", LabelSelector::All(Box::default()), 2),
     ]
     .into_iter()
 }

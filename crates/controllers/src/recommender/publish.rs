@@ -9,7 +9,7 @@ use super::world::{State, Target, World};
 use super::{Recommender, RecommenderContext};
 use berth_config::Storage;
 use berth_kube_io::vpa::{ApiError, status_patch};
-use berth_model::{Node, NodeSize, PodSpec};
+use berth_model::{Amounts, Node, NodeSize, PerResource, PodSpec};
 use berth_rightsizing::apply::index::VPAS_MAX;
 use berth_rightsizing::recommend::propose::propose;
 use berth_rightsizing::recommend::status::{condition, next};
@@ -26,7 +26,7 @@ const BEYOND_WRITTEN_MAX: usize = 100;
 
 impl Recommender {
     pub(super) async fn publish(&mut self, world: &World) {
-        let nodes = if self.context.config.cap_to_nodes { self.nodes() } else { Vec::new() };
+        let nodes = if self.context.config.cap_to_nodes { self.node_rooms() } else { Vec::new() };
         let thresholds = self.context.config.thresholds();
         let now = super::now();
         let mut kinds: BTreeMap<VpaKind, usize> = BTreeMap::new();
@@ -40,10 +40,7 @@ impl Recommender {
                 Some((before, after)) if *before == vpa.status => after.clone(),
                 _ => vpa.status.clone(),
             };
-            let mut found = self.findings(target, world, &nodes);
-            if let Some(found) = &mut found {
-                found.generation = vpa.generation;
-            }
+            let found = self.findings(target, world, &nodes);
             if let (Some(found), Some(workload)) = (&found, target.controls()) {
                 recommended.push((workload.clone(), found.recommendations.clone()));
             }
@@ -89,9 +86,17 @@ impl Recommender {
         ours.filter_map(next).take(BEYOND_WRITTEN_MAX).collect()
     }
 
+    /// Returns the nodes of the cluster, with what DaemonSets and static pods leave of them.
+    fn node_rooms(&self) -> Vec<NodeRoom> {
+        let nodes = self.context.engine.nodes();
+        let taken = self.context.engine.requested_by_daemons(&nodes);
+        nodes.into_iter().zip(&taken).map(|(node, taken)| NodeRoom::new(node, taken)).collect()
+    }
+
     /// Returns the findings about a VPA; `None` if too little is known now.
     fn findings(&self, target: &Target, world: &World, nodes: &[NodeRoom]) -> Option<Findings> {
-        let unsupported = |why: &str| Findings { unsupported: Some(why.to_owned()), ..Findings::default() };
+        let known = || Findings { generation: target.vpa.generation, ..Findings::default() };
+        let unsupported = |why: &str| Findings { unsupported: Some(why.to_owned()), ..known() };
         match &target.state {
             State::Unknown => None,
             State::Unsupported(why) => Some(unsupported(why)),
@@ -100,11 +105,7 @@ impl Recommender {
                 let pods = world.pods_of(workload)?.len();
                 if self.loaded.get(&target.vpa.uid) != Some(workload) {
                     let from_history = self.context.config.storage == Storage::Prometheus;
-                    return from_history.then(|| Findings {
-                        pods,
-                        fetches_history: true,
-                        ..Findings::default()
-                    });
+                    return from_history.then(|| Findings { pods, fetches_history: true, ..known() });
                 }
                 Some(self.proposed(&target.vpa, workload, pods, world, nodes))
             }
@@ -129,6 +130,7 @@ impl Recommender {
         // Containers in mode `Off` get no recommendation, and lose an earlier one.
         let containers = running.into_keys().filter(|name| vpa.controlled(name).is_some());
         Findings {
+            generation: vpa.generation,
             pods,
             containers: containers.collect(),
             recommendations: proposal.recommendations,
@@ -164,30 +166,34 @@ async fn write(place: RecommenderContext, term: u64, vpa: Vpa, old: Status, stat
     }
 }
 
-/// A node, and what it has for pods that are not on every node.
-pub(super) struct NodeRoom {
-    pub node: Arc<Node>,
-    pub size: NodeSize,
-}
-
-impl NodeRoom {
-    /// Returns whether an autoscaler that chooses the size of nodes made it: another one may be larger.
-    fn is_of_any_size(&self) -> bool {
-        self.node.labels.get(KARPENTER_POOL).is_some()
-    }
-}
-
 /// Label of Karpenter's nodes.
 const KARPENTER_POOL: &str = "karpenter.sh/nodepool";
 
-/// Returns the room of the nodes that a pod may run on; of all nodes if its spec is unknown. None, which limits nothing, if one of
-/// them may be replaced by a larger one.
-fn sizes(nodes: &[NodeRoom], spec: Option<&PodSpec>) -> Vec<NodeSize> {
-    let eligible = || nodes.iter().filter(|room| spec.is_none_or(|spec| may_run_on(spec, &room.node)));
-    if eligible().any(NodeRoom::is_of_any_size) {
-        return Vec::new();
+/// A node, and what it has for pods that are not on every node.
+struct NodeRoom {
+    node: Arc<Node>,
+    size: NodeSize,
+}
+
+impl NodeRoom {
+    /// `taken`: requested by DaemonSets and static pods. A node of Karpenter has room for everything: it may be replaced by a larger
+    /// one.
+    fn new(node: Arc<Node>, taken: &Amounts) -> NodeRoom {
+        let size = match node.labels.get(KARPENTER_POOL) {
+            Some(_) => PerResource { cpu: i64::MAX, memory: i64::MAX },
+            None => PerResource {
+                cpu: node.allocatable.cpu_milli.saturating_sub(taken.cpu_milli),
+                memory: node.allocatable.memory.saturating_sub(taken.memory),
+            },
+        };
+        NodeRoom { node, size }
     }
-    eligible().map(|room| room.size).collect()
+}
+
+/// Returns the room of the nodes that a pod may run on; of all nodes if its spec is unknown.
+fn sizes<'a>(nodes: &'a [NodeRoom], spec: Option<&'a PodSpec>) -> impl Iterator<Item = NodeSize> + 'a {
+    let eligible = nodes.iter().filter(move |room| spec.is_none_or(|spec| may_run_on(spec, &room.node)));
+    eligible.map(|room| room.size)
 }
 
 fn kind(vpa: &Vpa, found: Option<&Findings>, status: &Status) -> VpaKind {
@@ -202,19 +208,31 @@ fn kind(vpa: &Vpa, found: Option<&Findings>, status: &Status) -> VpaKind {
 
 #[cfg(test)]
 mod tests {
-    use berth_model::PerResource;
+    use berth_rightsizing::recommend::room::room;
 
     use super::*;
 
     #[test]
     fn where_karpenter_may_add_a_larger_node_no_node_is_a_limit() {
-        let room = |labels: &[(&'static str, &'static str)], cpu| NodeRoom {
-            node: Arc::new(Node { labels: labels.iter().copied().collect(), ..Node::default() }),
-            size: PerResource { cpu, memory: 1 },
+        let node = |labels: &[(&'static str, &'static str)], cpu_milli| {
+            let allocatable = Amounts { cpu_milli, memory: 1, ..Amounts::default() };
+            let node = Node { labels: labels.iter().copied().collect(), allocatable, ..Node::default() };
+            NodeRoom::new(Arc::new(node), &Amounts::default())
         };
-        let plain = [room(&[], 1), room(&[("zone", "a")], 2)];
-        assert_eq!(sizes(&plain, None), [1, 2].map(|cpu| PerResource { cpu, memory: 1 }));
-        let mixed = [room(&[], 1), room(&[(KARPENTER_POOL, "spot")], 2)];
-        assert_eq!(sizes(&mixed, None), []);
+        let whole = PerResource { cpu: i64::MAX, memory: i64::MAX };
+        let plain = [node(&[], 1), node(&[("zone", "a")], 2)];
+        let expected = [1, 2].map(|cpu| PerResource { cpu, memory: 1 });
+        assert_eq!(sizes(&plain, None).collect::<Vec<_>>(), expected);
+        assert_eq!(room(sizes(&plain, None), whole).cpu, Some(2));
+        let mixed = [node(&[], 1), node(&[(KARPENTER_POOL, "spot")], 2)];
+        assert_eq!(room(sizes(&mixed, None), whole), PerResource::default());
+    }
+
+    #[test]
+    fn what_daemon_sets_request_is_no_room() {
+        let amounts = |cpu_milli, memory| Amounts { cpu_milli, memory, ..Amounts::default() };
+        let node = Node { allocatable: amounts(4_000, 100), ..Node::default() };
+        let room = NodeRoom::new(Arc::new(node), &amounts(300, 20));
+        assert_eq!(room.size, PerResource { cpu: 3_700, memory: 80 });
     }
 }

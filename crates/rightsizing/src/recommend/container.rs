@@ -18,6 +18,13 @@ pub struct MemoryRules {
     pub oom_min_bump: Amount,
 }
 
+impl MemoryRules {
+    /// Returns the memory that a container needs which was OOM-killed with this much.
+    pub fn after_kill(&self, used: Amount) -> Amount {
+        used.saturating_add(self.oom_min_bump).max(amount::scale(used, self.oom_bump_ratio))
+    }
+}
+
 /// Reason why a sample is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -112,7 +119,7 @@ impl ContainerState {
             return Err(Refused::OldOom);
         }
         let used = requested.max(self.memory_peak.unwrap_or(0));
-        let needed = used.saturating_add(rules.oom_min_bump).max(amount::scale(used, rules.oom_bump_ratio));
+        let needed = rules.after_kill(used);
         if needed < 0 {
             return Err(Refused::Negative);
         }

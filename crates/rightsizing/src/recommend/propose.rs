@@ -66,14 +66,15 @@ pub fn propose<N: IntoIterator<Item = NodeSize>>(
     }
     let mut policy = vpa.post_policy(max_allowed);
     post::process(&mut proposal.recommendations, &policy);
-    let others = requests_of_other_containers(&proposal.recommendations, running);
+    // Containers keep the requests for which they get no recommendation.
+    let others = sum_of_requests(running, &proposal.recommendations, false);
     let sum = |of: fn(&OptionalAmounts) -> Option<Amount>| {
         proposal.recommendations.iter().filter_map(|it| of(&it.target)).fold(0, Amount::saturating_add)
     };
     let wanted = PerResource { cpu: sum(|it| it.cpu), memory: sum(|it| it.memory) };
     let whole = wanted.zip(others).map(|(wanted, others)| wanted.saturating_add(others));
     // What has started fits a node, although that node may be gone: nothing shrinks because nodes are replaced.
-    let have = requests_now(&proposal.recommendations, placed);
+    let have = sum_of_requests(placed, &proposal.recommendations, true);
     policy.node_room = room(nodes(), whole).zip(others).zip(have).map(|((room, others), have)| {
         let room: Option<Amount> = room;
         room.map(|room| room.saturating_sub(others).max(have))
@@ -145,29 +146,14 @@ fn is_low(aggregate: &Aggregate, settings: &RecommenderSettings) -> bool {
     low.cpu || low.memory
 }
 
-/// Sums the requests that containers have now for which they get a recommendation.
-fn requests_now(recommendations: &[Recommendation], placed: &Requests) -> NodeSize {
-    let known = recommendations.iter().filter_map(|it| Some((it.target, *placed.get(&it.container)?)));
-    known.fold(NodeSize::default(), |sum, (target, requests)| {
-        sum.zip(requests).zip(target).map(
+/// Sums the requests for which there is a recommendation, or for which there is none.
+fn sum_of_requests(requests: &Requests, recommendations: &[Recommendation], recommended: bool) -> NodeSize {
+    requests.iter().fold(NodeSize::default(), |sum, (name, requests)| {
+        let target = recommendations.iter().find(|it| it.container == *name).map(|it| it.target);
+        sum.zip(*requests).zip(target.unwrap_or_default()).map(
             |((sum, requested), target): ((Amount, Amount), Option<Amount>)| {
-                if target.is_some() { sum.saturating_add(requested) } else { sum }
+                if target.is_some() == recommended { sum.saturating_add(requested) } else { sum }
             },
         )
     })
-}
-
-/// Sums the requests that containers keep because they get no recommendation for them.
-fn requests_of_other_containers(recommendations: &[Recommendation], running: &Requests) -> NodeSize {
-    let mut others = NodeSize::default();
-    for (name, requests) in running {
-        let target = recommendations.iter().find(|it| it.container == *name).map(|it| it.target);
-        let target = target.unwrap_or_default();
-        others = others.zip(*requests).zip(target).map(
-            |((sum, requested), target): ((Amount, Amount), Option<Amount>)| {
-                if target.is_some() { sum } else { sum.saturating_add(requested) }
-            },
-        );
-    }
-    others
 }

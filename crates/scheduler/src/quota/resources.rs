@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use berth_model::{Amounts, Node, Quantity, QuantityError, Usage};
+use berth_model::{Amounts, Node, Quantity, QuantityError, Usage, exact_bytes};
 
 /// A counted resource; the order is that of reports.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,8 +57,8 @@ impl QuotaResource {
         match self {
             QuotaResource::Cpu if amount % 1000 == 0 => (amount / 1000).to_string(),
             QuotaResource::Cpu => format!("{amount}m"),
-            QuotaResource::Memory | QuotaResource::EphemeralStorage => bytes(amount),
-            QuotaResource::Extended(name) if name.starts_with("hugepages-") => bytes(amount),
+            QuotaResource::Memory | QuotaResource::EphemeralStorage => exact_bytes(amount),
+            QuotaResource::Extended(name) if name.starts_with("hugepages-") => exact_bytes(amount),
             QuotaResource::Pods | QuotaResource::Extended(_) => amount.to_string(),
         }
     }
@@ -70,18 +70,6 @@ impl QuotaResource {
             _ => amount as f64,
         }
     }
-}
-
-fn bytes(amount: i128) -> String {
-    const UNITS: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    let (mut amount, mut unit) = (amount, "");
-    for name in UNITS {
-        if amount == 0 || amount % 1024 != 0 {
-            break;
-        }
-        (amount, unit) = (amount / 1024, name);
-    }
-    format!("{amount}{unit}")
 }
 
 /// Amounts by resource, as listed in a quota; may be 0. Sorted, without duplicates.

@@ -186,7 +186,7 @@ impl Preemption {
         self.hunts.retry(lower, cluster, parked, now, actions);
     }
 
-    /// Retries preemption for parked classes after quotas changed, if any pods may be able to reclaim.
+    /// Retries preemption for the parked classes after quotas changed, if any quota guarantees something.
     pub(super) fn hunt_for_quotas(&mut self, cluster: &Cluster) {
         let guarantees = |quota: &Quota| quota.valid().is_some_and(|limits| !limits.guaranteed.is_empty());
         if cluster.config.preemption && cluster.objects.quotas.iter().any(|quota| guarantees(quota)) {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{RecordedResource, percentile};
 use crate::recommend::aggregate::Aggregate;
-use crate::recommend::amount::{self, Amount};
+use crate::recommend::amount::Amount;
 use crate::recommend::container::{ContainerState, MemoryRules};
 use crate::recommend::estimate::{estimate, with_margin};
 use crate::recommend::method::Method;
@@ -128,11 +128,6 @@ impl Floor {
     }
 }
 
-/// Returns the memory that a pod OOM-killed at `limit` needs, as the VPA computes it.
-fn needed(limit: Amount, rules: &MemoryRules) -> Amount {
-    limit.saturating_add(rules.oom_min_bump).max(amount::scale(limit, rules.oom_bump_ratio))
-}
-
 struct Vpa {
     resource: RecordedResource,
     settings: RecommenderSettings,
@@ -200,7 +195,7 @@ impl BacktestEstimator for Max {
     }
 
     fn oom(&mut self, pod: usize, time: UnixNanos, limit: Amount) {
-        self.observe(pod, time, needed(limit, &self.rules));
+        self.observe(pod, time, self.rules.after_kill(limit));
     }
 
     fn limit(&mut self, _now: UnixNanos) -> Option<Amount> {
@@ -224,7 +219,7 @@ impl BacktestEstimator for P99 {
     }
 
     fn oom(&mut self, _pod: usize, time: UnixNanos, limit: Amount) {
-        self.needs.push_back((time, needed(limit, &self.rules)));
+        self.needs.push_back((time, self.rules.after_kill(limit)));
     }
 
     fn limit(&mut self, now: UnixNanos) -> Option<Amount> {

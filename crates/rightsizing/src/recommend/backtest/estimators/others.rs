@@ -1,6 +1,6 @@
 //! Autopilot's and SHOWAR's estimators, adapted for backtests.
 
-use super::{BacktestEstimator, needed};
+use super::BacktestEstimator;
 use crate::recommend::amount::Amount;
 use crate::recommend::backtest::RecordedResource;
 use crate::recommend::container::MemoryRules;
@@ -33,7 +33,7 @@ impl BacktestEstimator for Other {
 
     fn oom(&mut self, pod: usize, time: UnixNanos, limit: Amount) {
         if let Some(sizer) = &mut self.sizer {
-            sizer.needs(pod as u64, time, needed(limit, &self.rules));
+            sizer.needs(pod as u64, time, self.rules.after_kill(limit));
         }
     }
 
