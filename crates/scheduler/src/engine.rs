@@ -31,9 +31,10 @@ pub use evaluation::{Evaluation, EvaluationError, NodeNames};
 pub use operation::Operation;
 pub use snapshots::{LimitsReached, Statistics};
 
-use crate::agent::{Agent, AgentConfig, CacheStats, Part};
+use crate::agent::{Agent, AgentConfig, CacheChange, CacheStats, Part};
 use crate::dispatch::Estimator;
 use crate::gang::GangStatus;
+use crate::inventory::Revision;
 use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
 use crate::quota::QuotaReport;
@@ -248,6 +249,24 @@ enum Turn {
     Nothing,
 }
 
+/// What an agent found for a task.
+struct Answer {
+    result: TaskResult,
+    /// Revision of the rows that it chose from.
+    seen: Revision,
+    choice_took: Duration,
+    changes: Vec<CacheChange>,
+}
+
+/// What follows an answer.
+enum Next {
+    Turn(Turn),
+    /// The task is carried out again, with so many more rows.
+    Again(usize),
+    /// The commit may count what changed while the agent chose, and that is more than may be copied at once.
+    CatchUp(Answer),
+}
+
 impl AgentThread {
     fn run(mut self) {
         let shared = self.shared.clone();
@@ -280,30 +299,56 @@ impl AgentThread {
     fn work(&mut self, task: Task, mut rows: usize) -> Turn {
         let shared = self.shared.clone();
         let began = Instant::now();
+        let mut answer = self.answer(&task);
         loop {
-            let chooses = Instant::now();
-            let answer = self.carry_out(&task);
-            let choice_took = chooses.elapsed();
-            let result = answer.result();
-            let changes = self.agent.cache_changes();
-            let seen = self.agent.revision();
-            *shared.stats[self.index].lock() = self.agent.cache_stats();
-            // `Err`: number of rows copied for a retry.
-            let settled = shared.with(Operation::Task, |scheduler, now| {
-                scheduler.learn(self.index, &task, &self.laps, &changes);
-                if scheduler.settle(self.index, &mut self.agent, &task, answer, seen, now) == Settled::Again {
-                    return Err(self.agent.catch_up(scheduler.inventory()));
-                }
-                if !matches!(task, Task::Check { .. }) {
-                    scheduler.observe_attempt(result, began.elapsed(), choice_took, rows);
-                }
-                Ok(self.take(scheduler, now))
+            let next = shared.with(Operation::Task, |scheduler, now| {
+                self.settle(scheduler, &task, answer, (began, rows), now)
             });
-            match settled {
-                Ok(turn) => return turn,
-                Err(more) => rows += more,
-            }
+            answer = match next {
+                Next::Turn(turn) => return turn,
+                Next::Again(more) => {
+                    rows += more;
+                    self.answer(&task)
+                }
+                Next::CatchUp(answer) => {
+                    shared.approach(Operation::IdleAgent, &mut self.agent);
+                    answer
+                }
+            };
         }
+    }
+
+    fn answer(&mut self, task: &Task) -> Answer {
+        let chooses = Instant::now();
+        let result = self.carry_out(task);
+        let choice_took = chooses.elapsed();
+        let changes = self.agent.cache_changes();
+        *self.shared.stats[self.index].lock() = self.agent.cache_stats();
+        Answer { result, seen: self.agent.revision(), choice_took, changes }
+    }
+
+    /// Settles an answer, and takes the next task. The attempt began at `began` and has copied so many rows.
+    fn settle(
+        &mut self,
+        scheduler: &mut Scheduler,
+        task: &Task,
+        answer: Answer,
+        (began, rows): (Instant, usize),
+        now: Duration,
+    ) -> Next {
+        if self.agent.is_behind(scheduler.inventory(), ROWS_MAX) {
+            return Next::CatchUp(answer);
+        }
+        let Answer { result, seen, choice_took, changes } = answer;
+        let name = result.result();
+        scheduler.learn(self.index, task, &self.laps, &changes);
+        if scheduler.settle(self.index, &mut self.agent, task, result, seen, now) == Settled::Again {
+            return Next::Again(self.agent.catch_up(scheduler.inventory()));
+        }
+        if !matches!(task, Task::Check { .. }) {
+            scheduler.observe_attempt(name, began.elapsed(), choice_took, rows);
+        }
+        Next::Turn(self.take(scheduler, now))
     }
 
     fn carry_out(&mut self, task: &Task) -> TaskResult {
@@ -336,12 +381,12 @@ impl AgentThread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::CacheLimits;
+    use crate::agent::{AgentChoice, CacheLimits};
     use crate::testing::Nowhere;
-    use berth_model::Node;
+    use berth_model::{Amounts, Node, Peer, Pod, PodAffinity, PodSelector, PodSpec, PodTerm, Usage};
 
-    #[test]
-    fn an_agent_that_is_far_behind_copies_rows_in_slices_before_it_takes_a_task() {
+    /// An agent thread, not started, and as many nodes as may be copied at once.
+    fn thread() -> AgentThread {
         let config = SchedulerConfig { agents: 1, ..SchedulerConfig::default() };
         let shared = Arc::new(Shared {
             scheduler: Mutex::new(Scheduler::new(config, Estimator::default())),
@@ -352,17 +397,76 @@ mod tests {
             stopping: AtomicBool::new(false),
             pending_binds: AtomicUsize::new(0),
         });
+        change_nodes(&mut shared.scheduler.lock(), false);
         let agent = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: 1 });
-        let mut thread = AgentThread { index: 0, agent, shared: shared.clone(), laps: Vec::new() };
-        let mut scheduler = shared.scheduler.lock();
-        for at in 0..=ROWS_MAX {
-            scheduler.apply_node(Node { name: format!("n{at}").into(), ..Node::default() });
+        AgentThread { index: 0, agent, shared, laps: Vec::new() }
+    }
+
+    fn change_nodes(scheduler: &mut Scheduler, unschedulable: bool) {
+        for at in 0..ROWS_MAX {
+            let allocatable = Amounts { pods: 10, ..Amounts::default() };
+            let node = Node { name: format!("n{at}").into(), allocatable, unschedulable, ..Node::default() };
+            scheduler.apply_node(node);
         }
+    }
+
+    /// A pod that is to be alone on its node.
+    fn hermit() -> Pod {
+        let selector = PodSelector { namespaces: ["ns".into()].into(), ..PodSelector::default() };
+        let term = PodTerm { selector, topology_key: "kubernetes.io/hostname".into() };
+        let affinity = Arc::new(PodAffinity { required_anti: [term].into(), ..PodAffinity::default() });
+        let requests = Amounts { pods: 1, ..Amounts::default() };
+        let usage = Arc::new(Usage { requests, ..Usage::default() });
+        let spec = PodSpec { usage: usage.clone(), pod_affinity: affinity.clone(), ..PodSpec::default() };
+        Pod {
+            uid: "a".into(),
+            namespace: "ns".into(),
+            name: "a".into(),
+            scheduler_name: "berth".into(),
+            peer: Arc::new(Peer { affinity, ..Peer::default() }),
+            usage,
+            spec: Ok(Arc::new(spec)),
+            ..Pod::default()
+        }
+    }
+
+    #[test]
+    fn an_agent_that_is_far_behind_copies_rows_in_slices_before_it_takes_a_task() {
+        let mut thread = thread();
+        let shared = thread.shared.clone();
+        let mut scheduler = shared.scheduler.lock();
+        scheduler.apply_node(Node { name: "one too many".into(), ..Node::default() });
         assert!(matches!(thread.take(&mut scheduler, Duration::ZERO), Turn::Behind));
         drop(scheduler);
         shared.approach(Operation::IdleAgent, &mut thread.agent);
         let turn = thread.take(&mut shared.scheduler.lock(), Duration::ZERO);
         assert!(matches!(turn, Turn::Nothing), "there is no pod");
         assert!(!thread.agent.is_behind(shared.scheduler.lock().inventory(), 0));
+    }
+
+    /// Of the pods that look at others, which a commit counts anew.
+    #[test]
+    fn what_changed_while_an_agent_chose_is_copied_in_slices_before_the_commit() {
+        let mut thread = thread();
+        let shared = thread.shared.clone();
+        let mut scheduler = shared.scheduler.lock();
+        scheduler.apply_pod(hermit(), Duration::ZERO);
+        scheduler.retain_nodes(&(0..ROWS_MAX).map(|at| format!("n{at}").into()).collect());
+        scheduler.retain_pods(&["a".into()].into());
+        scheduler.set_leading(true);
+        let Turn::Task(task, ROWS_MAX) = thread.take(&mut scheduler, Duration::ZERO) else {
+            panic!("there is a task");
+        };
+        let answer = thread.answer(&task);
+        assert!(matches!(answer.result, TaskResult::Chosen(AgentChoice::Node { .. })), "{:?}", answer.result);
+        change_nodes(&mut scheduler, true);
+        change_nodes(&mut scheduler, false);
+        let next = thread.settle(&mut scheduler, &task, answer, (shared.started, 0), Duration::ZERO);
+        let Next::CatchUp(answer) = next else { panic!("it copies all of them at once") };
+        drop(scheduler);
+        shared.approach(Operation::IdleAgent, &mut thread.agent);
+        let mut scheduler = shared.scheduler.lock();
+        let next = thread.settle(&mut scheduler, &task, answer, (shared.started, 0), Duration::ZERO);
+        assert!(matches!(next, Next::Turn(Turn::Nothing)) && scheduler.binds() == 1);
     }
 }

@@ -601,6 +601,18 @@ impl<'a> PlacedCell<'a> {
         plain
             .filter(|(id, _)| !self.hides(*id))
             .chain(own)
+            .inspect(|_| count_key())
             .filter(move |(_, key)| key.reasons() == Some(reasons))
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Number of keys that this thread has read one by one.
+    pub static KEYS_READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+fn count_key() {
+    #[cfg(test)]
+    KEYS_READ.set(KEYS_READ.get() + 1);
 }

@@ -20,6 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use cache::{CacheChange, CacheLimits, CacheStats};
+#[cfg(test)]
+pub use list::KEYS_READ;
 pub use list::WholeList;
 pub use tree::WinnerTree;
 pub use view::View;

@@ -536,6 +536,29 @@ mod tests {
         assert_eq!(turns, AGED_TURN);
     }
 
+    /// A wake that looks at each pod of its class makes the whole quadratic: 64 times as long for each pod here.
+    #[test]
+    fn pods_of_a_large_class_wake_as_fast_as_those_of_a_small_one() {
+        let wake_all = |pods: u64| {
+            let (mut parked, class) = group_of(&[]);
+            for seq in 0..pods {
+                parked.join(class.id, (Reverse(seq as i32 % 7), seq), &Arc::from(format!("u{seq}")));
+            }
+            let began = std::time::Instant::now();
+            while let Some(woken) = parked.wake(class.id) {
+                parked.probe_ended(class.id, &woken);
+            }
+            assert!(parked.is_empty());
+            began.elapsed() / pods as u32
+        };
+        let fastest = |pods| (0..3).map(|_| wake_all(pods)).min().expect("three");
+        let (small, large) = (fastest(1_000), fastest(64_000));
+        assert!(
+            large < 10 * small,
+            "a pod of a class of 1,000 woke in {small:?}, of one of 64,000 in {large:?}"
+        );
+    }
+
     #[test]
     fn reports_visit_every_pod_in_slices_however_many_join_meanwhile() {
         let (mut parked, class) = group_of(&[]);

@@ -1,6 +1,7 @@
 //! Inter-pod rules, and reservations.
 
 use super::*;
+use crate::agent::KEYS_READ;
 use crate::inventory::NodeId;
 use crate::objects::ClusterObject;
 use berth_model::{
@@ -258,6 +259,55 @@ fn anti_affinity_of_any_bound_pod_rejects_later_pods() {
     bench.collect();
     bench.work();
     assert_eq!(nodes_of(&bench), [("early", "b")]);
+}
+
+/// The counts of each zone, and how many nodes each rule refuses, tell it.
+#[test]
+fn a_class_that_fits_nowhere_is_explained_without_a_look_at_each_node() {
+    let by = |key: &str| PodTerm { topology_key: key.into(), ..near("web") };
+    let hermit = |key: &str| PodAffinity { required_anti: [by(key)].into(), ..PodAffinity::default() };
+    let lonely = |key: &str| PodAffinity { required: [by(key)].into(), ..PodAffinity::default() };
+    let apart = "500 node(s) didn't match pod anti-affinity rules";
+    let existing = "500 node(s) didn't satisfy existing pods anti-affinity rules";
+    let together = "500 node(s) didn't match pod affinity rules";
+    let none = PodAffinity::default;
+    for (what, cpu_milli, on_each, waits, why) in [
+        (
+            "none has room",
+            150,
+            of_app("web", "web", none()),
+            of_app("x", "large", none()),
+            "500 Insufficient cpu",
+        ),
+        ("none alone", 1000, of_app("web", "web", none()), of_app("x", "hermit", hermit("host")), apart),
+        ("no zone alone", 1000, of_app("web", "web", none()), of_app("x", "hermit", hermit("zone")), apart),
+        ("hermits", 1000, of_app("hermit", "hermit", hermit("host")), of_app("x", "web", none()), existing),
+        (
+            "hermits of zones",
+            1000,
+            of_app("hermit", "hermit", hermit("zone")),
+            of_app("x", "web", none()),
+            existing,
+        ),
+        ("no friend", 1000, of_app("db", "db", none()), of_app("x", "x", lonely("host")), together),
+        ("no friend in a zone", 1000, of_app("db", "db", none()), of_app("x", "x", lonely("zone")), together),
+    ] {
+        let mut bench = Bench::new(1, &[]);
+        for at in 0..500 {
+            let (name, zone) = (format!("n{at}"), format!("z{}", at % 5));
+            let labels = [("host", &*name), ("zone", &*zone)].into_iter().collect();
+            bench.scheduler.apply_node(Node { labels, ..node(&name, cpu_milli) });
+            let uid: Arc<str> = format!("{name}-{}", on_each.uid).into();
+            bench
+                .scheduler
+                .apply_pod(on(&name, Pod { name: uid.clone(), uid, ..on_each.clone() }), bench.now);
+        }
+        bench.apply(waits);
+        let read = KEYS_READ.get();
+        bench.work();
+        assert!(bench.told.len() == 1 && bench.told[0].2.contains(why), "{what}: {:?}", bench.told);
+        assert_eq!(KEYS_READ.get(), read, "{what}");
+    }
 }
 
 #[test]
