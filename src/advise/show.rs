@@ -6,7 +6,7 @@ mod graph;
 mod page;
 mod patches;
 mod table;
-mod units;
+pub mod units;
 
 pub use backtests::{json as backtests_json, table as backtests_table};
 pub use data::{csv, json, yaml};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use jiff::Timestamp;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
@@ -15,15 +16,17 @@ use super::failure::Failure;
 use crate::explain::dump::Dump;
 use crate::explain::show::{self, Style};
 use crate::explain::{
-    ExplainSettings, WhatIfSubject, Which, World, explain as explain_pods, show_moves, what_if,
+    ExplainSettings, WhatIfSubject, Which, World, explain as explain_pods, show_moves, vpa, what_if,
 };
 use berth_config::Config;
+use berth_kube_io::vpa::Recommending;
 use berth_kube_io::{
     LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode,
     LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim,
     LeanPodDisruptionBudget, LeanPodGroup, LeanQuota, LeanReplicaSet, LeanReplicationController, LeanService,
     LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, OptionalKind, list_all, list_version,
 };
+use berth_rightsizing::recommend::UnixNanos;
 
 const EXIT_CODES: &str = "Exit codes: 0 complete answer, also if nothing would help; 1 the API server or a file failed; 2 the options or \
                           the input are invalid, the pod or allocation does not exist or does not wait, or single objects cannot be \
@@ -33,8 +36,9 @@ const EXIT_CODES: &str = "Exit codes: 0 complete answer, also if nothing would h
 #[derive(Debug, Clone, Default, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct ExplainOptions {
-    /// Pod to explain, as NAMESPACE/POD, of any scheduler. Default: all pods that wait for berth. With
-    /// --what-if also allocation/NAME or podgroup/NAME, in the namespace of --namespace.
+    /// Pod to explain, as NAMESPACE/POD, of any scheduler. Default: all pods that wait for berth. Or vpa/NAME: how
+    /// the sizes that a VerticalPodAutoscaler recommends come about; and with --what-if allocation/NAME or
+    /// podgroup/NAME; these in the namespace of --namespace.
     #[arg(value_name = "NAMESPACE/POD", value_parser = pod_name, conflicts_with = "all_pending")]
     pub pod: Option<PodName>,
     /// Read the cluster from this file, or from standard input if it is `-`: the output of `kubectl get
@@ -48,8 +52,8 @@ pub struct ExplainOptions {
     /// local storage, or are annotated as not safe to evict.
     #[arg(long, conflicts_with = "all_pending")]
     pub what_if: bool,
-    /// Namespace of the allocation. Default: `default`.
-    #[arg(short, long, value_name = "NAMESPACE", requires = "what_if")]
+    /// Namespace of the VPA or allocation. Default: `default`.
+    #[arg(short, long, value_name = "NAMESPACE", requires = "pod")]
     pub namespace: Option<String>,
     /// Explain every pod that has no node, of any scheduler.
     #[arg(long)]
@@ -105,6 +109,12 @@ pub fn explain(options: ExplainOptions) -> ExitCode {
 
 /// Prints the answer; returns whether everything could be read.
 fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
+    if let Some(PodName { namespace: kind, name }) = &options.pod
+        && matches!(kind.as_str(), "vpa" | "vpas" | "verticalpodautoscaler" | "verticalpodautoscalers")
+        && !options.what_if
+    {
+        return explain_vpa(options, name);
+    }
     let settings = settings(options).map_err(Failure::Input)?;
     let which = match &options.pod {
         Some(PodName { namespace, name }) => {
@@ -158,6 +168,43 @@ fn written(write: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>)
         Err(error) => Err(anyhow::Error::from(error).context("cannot write the answer").into()),
         Ok(()) => Ok(()),
     }
+}
+
+/// Prints how the recommendations of a VPA come about; returns whether everything could be read.
+fn explain_vpa(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
+    if options.filename.is_some() {
+        return Err(Failure::Input(anyhow!("a VPA is explained from the API server: leave out --filename")));
+    }
+    let config = Config::load(options.config.as_deref()).map_err(|error| Failure::Input(error.into()))?;
+    let namespace = options.namespace.as_deref().unwrap_or("default");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from)?;
+    let mut checkpoints = Vec::new();
+    let vpa = runtime.block_on(async {
+        let api = Recommending::new(client(options).await?);
+        let vpa = api.vpa(namespace, name).await?;
+        let read = api.checkpoints(Some(namespace), |found| match found.content {
+            Ok((status, _)) if found.label.vpa == name => checkpoints.push((found.label.container, status)),
+            _ => {}
+        });
+        read.await.context("cannot list the checkpoints of VPAs")?;
+        Ok::<_, anyhow::Error>(vpa)
+    })?;
+    let Some(vpa) = vpa else {
+        return Err(Failure::Input(anyhow!(
+            "there is no VerticalPodAutoscaler {name} in namespace {namespace}: name its namespace with --namespace"
+        )));
+    };
+    let now = UnixNanos::try_from(Timestamp::now().as_nanosecond()).unwrap_or(UnixNanos::MAX);
+    let reasons = vpa::reasons(&vpa, &checkpoints, &config.recommender.settings(), now);
+    written(|out| match options.output {
+        Output::Table => vpa::show(&reasons, out),
+        Output::Json => {
+            serde_json::to_writer_pretty(&mut *out, &reasons)?;
+            writeln!(out)
+        }
+    })?;
+    Ok(true)
 }
 
 /// Prints a few pods whose move makes room.

@@ -10,6 +10,7 @@ pub mod dump;
 mod remedy;
 pub mod show;
 pub mod show_moves;
+pub mod vpa;
 mod what_if;
 mod world;
 

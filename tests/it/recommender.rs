@@ -256,6 +256,26 @@ async fn berth_fills_the_status_of_vpas_and_remembers_usage_over_a_restart() {
     assert_eq!(again.data["status"]["totalSamplesCount"], 3);
     assert!(again.metadata.annotations.unwrap_or_default().contains_key("berth.dev/open-windows"));
 
+    // Its figures are explained from the checkpoint.
+    let explain = std::process::Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(["explain", "vpa/web", "-o", "json", "--kubeconfig"])
+        .arg(control_plane.kubeconfig())
+        .output()
+        .expect("it runs");
+    assert!(explain.status.success(), "{}", String::from_utf8_lossy(&explain.stderr));
+    let reasons: Value = serde_json::from_slice(&explain.stdout).expect("JSON");
+    assert_eq!(
+        (&reasons["target"], &reasons["containers"][0]["samples"]),
+        (&json!("Deployment/web"), &json!(3))
+    );
+    let memory = &reasons["containers"][0]["resources"][1];
+    let (_, recommended) = amounts(&status(&client, "web").await, "target");
+    assert_eq!(
+        (&memory["target"], &memory["computed"]),
+        (&json!(recommended), &json!(recommended)),
+        "{reasons}"
+    );
+
     // A restart, with checkpoints that are corrupt, of another recommender, and of a deleted VPA.
     assert!(berth.terminate().await.success());
     let corrupt = json!({"version": "v3", "cpuHistogram": {"bucketWeights": {"-5": 1}, "totalWeight": 1}});

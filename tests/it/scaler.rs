@@ -5,6 +5,7 @@ mod faults;
 mod first_contact;
 mod hanging;
 mod load;
+mod metrics_server;
 mod speed;
 
 use std::time::Duration;
@@ -169,10 +170,15 @@ struct Cluster {
 /// Starts a control plane with berth's kinds, whose user [`BERTH`] has exactly the permissions that the chart grants
 /// for this. Nodes without the heartbeat of a kubelet become unready after 25 s.
 async fn prepare() -> Cluster {
+    prepare_with(SCALING).await
+}
+
+/// As [`prepare`], with the permissions for these values of the chart.
+async fn prepare_with(values: &str) -> Cluster {
     let user = User { name: BERTH.to_owned(), groups: vec!["system:serviceaccounts".to_owned()] };
     let control_plane = start_control_plane_with(Options { users: vec![user], ..Options::default() }).await;
     let client = control_plane.client();
-    for object in rendered(SCALING) {
+    for object in rendered(values) {
         let kind = object["kind"].as_str().unwrap_or_default();
         if ["ClusterRole", "ClusterRoleBinding"].contains(&kind) {
             let gvk = GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", kind);

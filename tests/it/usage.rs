@@ -129,10 +129,19 @@ pub async fn start_with(
 
 /// Starts an empty one that scrapes this address every second.
 pub async fn start_scraping(address: SocketAddr) -> Prometheus {
+    start_scraping_after("# EOF\n", address).await
+}
+
+/// Starts one with these data from before, that scrapes this address every second.
+pub async fn start_scraping_after(openmetrics: &str, address: SocketAddr) -> Prometheus {
     let config = format!(
         "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\nscrape_configs:\n- job_name: model\n  static_configs:\n  - targets: ['{address}']\n"
     );
-    serve(tempfile::tempdir().expect("a folder"), &config, &[]).await
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("data.txt"), openmetrics).expect("data");
+    backfill(&path("data.txt"), &path("data"));
+    serve(folder, &config, &[]).await
 }
 
 async fn serve(folder: TempDir, config: &str, flags: &[&str]) -> Prometheus {

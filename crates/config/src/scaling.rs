@@ -13,17 +13,17 @@ const HINTS_WINDOW_MAX: ConfigDuration = ConfigDuration::from_secs(600);
 /// Minimum number of samples in a window; with fewer, a correlation means nothing.
 const SAMPLES_MIN: u32 = 15;
 
-/// Scales the services that ServiceScalers name, with metrics from `recommender.prometheus`.
+/// Scales the services that ServiceScalers name, with metrics from `recommender.prometheus`, or CPU and memory from the metrics server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Scaling {
-    /// Enable scaling. Only the process that holds the Lease scales. It needs `recommender.prometheus`, but
-    /// not `recommender.enabled`.
+    /// Enable scaling. Only the process that holds the Lease scales. It does not need `recommender.enabled`. Without
+    /// `recommender.prometheus`, sizes and the signal `CpuUtilization` use the metrics server, and there are no other signals.
     pub enabled: bool,
     /// Interval at which usage and signals are read and decisions are made.
     pub interval: ConfigDuration,
     /// Keep services apart that peak at the same time, and place services together that do not. berth applies
-    /// this as a preference to the pods that it places.
+    /// this as a preference to the pods that it places. Needs `recommender.prometheus`: without it there are no hints.
     pub hints: bool,
     /// Add the same preferences, as preferred pod affinity, to new pods that other schedulers place. Needs
     /// `recommender.apply.webhook`. Templates, existing pods, and pods with their own pod affinity are not
@@ -89,10 +89,10 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidField> {
     if config.scaling.hints_in_pods && !config.scaling.hints {
         return refuse("scaling.hintsInPods", "set scaling.hints, which makes the hints");
     }
-    if config.scaling.enabled && config.recommender.prometheus.is_none() {
+    if config.scaling.hints_in_pods && config.recommender.prometheus.is_none() {
         return refuse(
-            "scaling.enabled",
-            "set recommender.prometheus.url: usage and signals are read from it",
+            "scaling.hintsInPods",
+            "set recommender.prometheus.url: services are compared by its series",
         );
     }
     Ok(())

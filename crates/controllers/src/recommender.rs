@@ -30,7 +30,7 @@ use super::tasks::Tasks;
 use berth_config as config;
 use berth_kube_io::WatchStore;
 use berth_kube_io::client::fenced;
-use berth_kube_io::vpa::{OwnerResolver, Recommending};
+use berth_kube_io::vpa::{OwnerResolver, Recommending, lists_of};
 use berth_prometheus::PrometheusSource;
 use berth_rightsizing::recommend::store::{Store, Workload};
 use berth_rightsizing::recommend::{Status, UnixNanos};
@@ -157,6 +157,16 @@ impl Recommender {
             world: World::default(),
             complaints: Complaints::default(),
         })
+    }
+}
+
+impl Recommender {
+    /// Returns the lists that cover these namespaces, where berth may list all namespaces.
+    fn lists<'a>(&self, namespaces: impl ExactSizeIterator<Item = &'a str>) -> Vec<Option<&'a str>> {
+        match self.context.config.lists().any(|list| list.is_none()) {
+            true => lists_of(namespaces),
+            false => namespaces.map(Some).collect(),
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The scaler: in each round it reads ServiceScalers, the usage and the signals of their services, and scales
 //! them.
 //!
-//! Steps of a round: start the reads of Prometheus (`readings.rs` for all services at once, `custom.rs` for queries of services' own),
+//! Steps of a round: start the reads of Prometheus (`readings.rs` for all services at once, `custom.rs` for queries of services' own,
+//! `past.rs` for the past of new ones),
 //! read the existing objects (`look.rs`), decide (`settle.rs`, which calls `scaling`), act (`act.rs`), and report (`report.rs`).
 //! No round waits for a slow Prometheus, and OOM kills are acted on between rounds. Only the process that holds the Lease has this
 //! state; state that must survive it is in the statuses. If a read fails, the affected state stays unchanged.
@@ -11,6 +12,7 @@ mod budget;
 mod custom;
 mod hints;
 mod look;
+mod past;
 mod readings;
 mod refusals;
 mod report;
@@ -20,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use jiff::Timestamp;
 
 use super::leadership::Leadership;
@@ -43,7 +45,8 @@ use budget::RequestBudget;
 use custom::CustomQueries;
 use hints::Affinity;
 use look::Autoscalers;
-use readings::{Readings, config_of_reads};
+use past::PastReads;
+use readings::{Readings, Source, config_of_reads};
 use report::Observed;
 use settle::Remembered;
 
@@ -68,8 +71,8 @@ struct ScalerContext {
     budget: Arc<RequestBudget>,
     watches: WatchStore,
     resizer: Arc<Resizer>,
-    /// For reads of all services, and for queries of services' own.
-    sources: [PrometheusSource; 2],
+    /// For reads of all services, and for queries of services' own; `None`: usage comes from the metrics server.
+    sources: Option<[PrometheusSource; 2]>,
     leadership: Leadership,
     /// The term in which it writes.
     term: u64,
@@ -88,19 +91,23 @@ pub fn scale(
     metrics: Option<Arc<ScalerMetrics>>,
 ) -> Result<()> {
     let Some(metrics) = metrics else { return Ok(()) };
-    let prometheus =
-        config.recommender.prometheus.as_ref().context("scaling needs recommender.prometheus")?;
-    let [shared, own] = config_of_reads(prometheus, &config.scaling);
+    let sources = match &config.recommender.prometheus {
+        Some(prometheus) => {
+            let [shared, own] = config_of_reads(prometheus, &config.scaling);
+            Some([PrometheusSource::new(shared)?, PrometheusSource::new(own)?])
+        }
+        None => None,
+    };
     let client = fenced(cluster.clone(), leadership.fence.as_ref())?;
     let place = ScalerContext {
         interval: config.scaling.interval.get(),
-        hints_window: config.scaling.hints.then(|| config.scaling.hints_window.get()),
+        hints_window: (config.scaling.hints && sources.is_some()).then(|| config.scaling.hints_window.get()),
         tenancy: Arc::new(config.scaling.clone()),
         api: Recommending::new(client.clone()),
         budget: Arc::new(RequestBudget::new()),
         watches: watches.clone(),
         resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(client, host_name()))),
-        sources: [PrometheusSource::new(shared)?, PrometheusSource::new(own)?],
+        sources,
         leadership: leadership.clone(),
         term: 0,
         instance: host_name().into(),
@@ -124,7 +131,8 @@ struct Scaler {
     context: ScalerContext,
     owners: OwnerResolver,
     readings: Readings,
-    custom: CustomQueries,
+    custom: Option<CustomQueries>,
+    past: Option<PastReads>,
     affinity: Option<Affinity>,
     /// By uid of the ServiceScaler.
     remembered: BTreeMap<String, Remembered>,
@@ -170,16 +178,19 @@ impl Rounds for Scaler {
 impl Scaler {
     fn new(context: ScalerContext) -> Self {
         let owners = OwnerResolver::new(context.api.clone(), context.watches.index.clone(), None);
-        let [shared, own] = context.sources.clone();
         let (interval, metrics) = (context.interval, &context.metrics);
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let affinity = context
             .hints_window
             .map(|window| Affinity::new(seconds(window), seconds(interval), context.tenancy.clone()));
+        let (shared, own) = context.sources.clone().map(|[shared, own]| (shared, own)).unzip();
+        let past = shared.as_ref().map(|it| PastReads::new(it.config().clone(), metrics.clone()));
+        let source = shared.map_or_else(|| Source::MetricsServer(context.api.clone()), Source::prometheus);
         Scaler {
             owners,
-            readings: Readings::new(shared, interval, metrics.clone()),
-            custom: CustomQueries::start(own, interval, metrics.clone()),
+            past,
+            readings: Readings::new(source, interval, metrics.clone()),
+            custom: own.map(|own| CustomQueries::start(own, interval, metrics.clone())),
             affinity,
             remembered: BTreeMap::new(),
             watched: BTreeMap::new(),
@@ -203,9 +214,14 @@ impl Scaler {
         }
         let uids: BTreeSet<&str> = services.iter().map(|service| &*service.uid).collect();
         self.remembered.retain(|uid, _| uids.contains(&**uid));
+        if let Some(past) = &mut self.past {
+            past.go_on(&services, &self.remembered, now);
+        }
         self.watched.clear();
         let (readings, custom) = self.wanted(&services);
-        self.custom.want(custom);
+        if let Some(queries) = &self.custom {
+            queries.want(custom);
+        }
         self.readings.start(readings, now);
         let looks = self.look_at(&services.iter().collect::<Vec<_>>()).await;
         let others = self.read_autoscalers(&namespaces).await;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::policy::PolicyCondition;
 use super::quota::QuotaAmount;
+use berth_model::WeeklyWindow;
 
 /// Scales one service: first the requests of its containers, then its replicas (SHOWAR, SoCC'21). Container sizes
 /// follow usage; replicas follow a saturation signal, such as the share of throttled CFS periods.
@@ -43,6 +44,7 @@ use super::quota::QuotaAmount;
 #[x_kube(
     validation = Rule::new("!has(self.dimensions) || !('Replicas' in self.dimensions) || has(self.objectives)").message("scaling Replicas requires objectives"),
     validation = Rule::new("!has(self.objectives) || (has(self.dimensions) && !('Replicas' in self.dimensions)) || (has(self.bounds) && has(self.bounds.maxReplicas))").message("scaling Replicas requires bounds.maxReplicas"),
+    validation = Rule::new("!has(self.bounds) || !has(self.bounds.minReplicas) || self.bounds.minReplicas > 0 || (has(self.objectives) && ((has(self.objectives.signal) && has(self.objectives.signal.query)) || (has(self.objectives.signals) && self.objectives.signals.exists(signal, has(signal.query)))))").message("bounds.minReplicas can be 0 only with a signal that has a query: without pods there is no other signal"),
     validation = Rule::new("!has(self.bounds) || !has(self.bounds.minReplicas) || !has(self.bounds.maxReplicas) || self.bounds.minReplicas <= self.bounds.maxReplicas").message("bounds.minReplicas must not be more than bounds.maxReplicas")
 )]
 pub struct ServiceScalerSpec {
@@ -125,10 +127,16 @@ pub enum SizeEstimator {
 /// Saturation signal for the number of replicas, and service level objectives.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.signal.type != 'Query' || has(self.signal.query)").message("a signal of type Query requires a query"))]
+#[x_kube(validation = Rule::new("has(self.signal) || (has(self.signals) && size(self.signals) > 0)").message("a signal is required"))]
 pub struct Objectives {
     /// Saturation signal that the number of replicas follows.
-    pub signal: Signal,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<Signal>,
+    /// Further signals. The number of replicas follows the one that is the highest relative to its target, and no replica is
+    /// removed while one of them is unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub signals: Vec<Signal>,
     /// Percentage of requests that must succeed, such as 99 or 99.9; replicas are added while fewer succeed. Default: 99
     /// with the signal `RequestLatency`, whose metrics count successes, too; otherwise none. A percentage of 0 is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -138,7 +146,10 @@ pub struct Objectives {
 /// A metric that grows as the replicas saturate.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.type != 'Query' || has(self.query)").message("a signal of type Query requires a query"))]
 pub struct Signal {
+    /// `CpuUtilization`: CPU usage as a share of the requests, over all pods, such as `0.7`; only where CPU is no dimension. It
+    /// needs no Prometheus.
     /// `CpuThrottling`: share of CFS periods in which containers were throttled.
     /// `CpuPressure`: share of time in which some task waited for a CPU (PSI).
     /// `RunQueueLatency`: seconds that tasks waited for a CPU per second of CPU use.
@@ -155,11 +166,16 @@ pub struct Signal {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub query: Option<String>,
+    /// With `bounds.minReplicas: 0`: result of the query above which there is work for at least one replica. Default: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32), regex(pattern = r"^[0-9]+([.][0-9]+)?$"))]
+    pub activation: Option<String>,
 }
 
 /// Source of the saturation signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SignalType {
+    CpuUtilization,
     CpuThrottling,
     CpuPressure,
     RunQueueLatency,
@@ -241,18 +257,40 @@ pub struct PidGains {
 #[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceBounds {
-    /// Minimum number of replicas. Default: 1.
+    /// Minimum number of replicas. Default: 1. With 0, the last replica goes once there has been no work (`activation`) for
+    /// `behavior.scaleDown.stabilizationWindowSeconds`, and a target with 0 replicas is not taken as switched off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 100000))]
+    #[schemars(range(min = 0, max = 100000))]
     pub min_replicas: Option<i32>,
     /// Maximum number of replicas; required if they are scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100000))]
     pub max_replicas: Option<i32>,
+    /// Bounds of replicas at certain times of the week. Where several apply, the largest numbers do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub schedule: Vec<ScheduledReplicas>,
     /// Bounds per container; the entry `*` applies to all containers that are not listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub containers: Vec<ContainerBounds>,
+}
+
+/// Bounds of replicas at a time of the week.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas").message("minReplicas must not be more than maxReplicas"))]
+pub struct ScheduledReplicas {
+    /// Days and hours in UTC, such as `Mon-Fri 07:30-18:00`.
+    #[schemars(with = "WeeklyWindow")]
+    pub window: String,
+    /// Minimum number of replicas.
+    #[schemars(range(min = 1, max = 100000))]
+    pub min_replicas: i32,
+    /// Maximum number of replicas. Default: the larger one of `minReplicas` and `bounds.maxReplicas`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100000))]
+    pub max_replicas: Option<i32>,
 }
 
 /// Bounds of the size of one container.
@@ -297,17 +335,39 @@ pub struct ServiceBehavior {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 600))]
     pub window_seconds: Option<i32>,
-    /// Span of usage, in seconds, that must have been observed before a container size shrinks: it should contain all
-    /// peaks. Samples may be missing for an hour at most, else it begins again. Default: 86400, one day.
+    /// Span of usage, in seconds, that must have been observed before a container size shrinks or a replica is removed: it should
+    /// contain all peaks. What Prometheus knows from before counts. Samples may be missing for an hour at most, else it begins
+    /// again. Default: 86400, one day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1209600))]
     pub history_seconds: Option<i32>,
+    /// Time in seconds during which the number of replicas that another client has set stays, unless a signal is three times its
+    /// target. Default: 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub manual_hold_seconds: Option<i32>,
+    /// Number of replicas while no signal is known. Default: they stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<FallbackReplicas>,
     /// Limits for adding replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_up: Option<ScalingRules>,
     /// Limits for removing replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down: Option<ScalingRules>,
+}
+
+/// Number of replicas while no signal is known.
+#[derive(KubeSchema, Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FallbackReplicas {
+    /// Minimum number of replicas, within the bounds.
+    #[schemars(range(min = 1, max = 100000))]
+    pub replicas: i32,
+    /// Time in seconds without a signal after which it applies. Default: 180.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub after_seconds: Option<i32>,
 }
 
 /// Limits on the rate of change in one direction.

@@ -11,9 +11,9 @@ mod objects;
 mod owners;
 mod usage;
 
-pub use api::{ApiError, Recommending};
+pub use api::{ApiError, Recommending, lists_of};
 pub use checkpoints::{DIMENSIONS, FoundCheckpoint, OPEN_WINDOWS, Saved, Written};
-pub use events::{EVICTIONS_MAX, PressureEviction};
+pub use events::{EVICTIONS_MAX, Evictions, PressureEviction};
 pub(crate) use objects::{Quantities, amounts, quantity};
 pub use objects::{USAGE, read_vpa, status_patch};
 pub use owners::{OwnerResolver, TopOwner};

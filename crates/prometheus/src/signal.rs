@@ -226,6 +226,27 @@ impl ServiceName<'_> {
         let end = (0..=base.len().min(GENERATED_BASE_MAX)).rev().find(|at| base.is_char_boundary(*at));
         format!("{}[-0-9a-z]+", literal(&base[..end.unwrap_or(0)]))
     }
+
+    /// Returns whether this is the name of one of its pods, which may be gone. Of names that are cut, none is.
+    pub fn has_pod(self, pod: &str) -> bool {
+        let Some(suffix) = pod.strip_prefix(self.name).and_then(|rest| rest.strip_prefix('-')) else {
+            return false;
+        };
+        let is_generated = |part: &str| part.bytes().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit());
+        let is_of_set = |part: &str| part.len() == 5 && is_generated(part);
+        let is_of_deployment = |suffix: &str| {
+            suffix.split_once('-').is_some_and(|(hash, end)| {
+                !hash.is_empty() && hash.len() <= HASH_MAX && is_generated(hash) && is_of_set(end)
+            })
+        };
+        let is_ordinal = |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_digit());
+        match self.kind {
+            "Deployment" => is_of_deployment(suffix),
+            "ReplicaSet" | "ReplicationController" => is_of_set(suffix),
+            "StatefulSet" => is_ordinal(suffix),
+            _ => is_of_deployment(suffix) || is_of_set(suffix) || is_ordinal(suffix),
+        }
+    }
 }
 
 /// Fills `$namespace`, `$name`, `$pods` and `$matchers` into a user's query. In PromQL the first three stand between quotes;
@@ -363,5 +384,22 @@ mod tests {
         assert!(of("ReplicaSet", 57).ends_with("n-[0-9a-z]{5}"));
         assert_eq!(of("ReplicaSet", 58), format!("{}[-0-9a-z]+", "n".repeat(58)));
         assert!(of("StatefulSet", 60).ends_with("n-[0-9]+"));
+    }
+
+    #[test]
+    fn a_pod_belongs_to_its_workload_and_to_none_whose_name_begins_as_its_own() {
+        let has =
+            |kind: &str, name: &str, pod: &str| ServiceName { namespace: "shop", kind, name }.has_pod(pod);
+        assert!(has("Deployment", "web", "web-6d4b75cb6d-x7k2p"));
+        assert!(!has("Deployment", "web", "web-api-6d4b75cb6d-x7k2p"));
+        assert!(!has("Deployment", "web-api", "web-6d4b75cb6d-x7k2p"));
+        assert!(
+            !has("Deployment", "web", "web-0")
+                && !has("Deployment", "web", "web")
+                && !has("Deployment", "web", "webs-a-abcde")
+        );
+        assert!(has("StatefulSet", "web", "web-12") && !has("StatefulSet", "web", "web-x7k2p"));
+        assert!(has("ReplicaSet", "web", "web-x7k2p") && !has("ReplicaSet", "web", "web-0"));
+        assert!(has("Rollout", "web", "web-6d4b75cb6d-x7k2p") && !has("Rollout", "web", "web-api-1"));
     }
 }

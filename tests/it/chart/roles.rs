@@ -208,8 +208,11 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
         format!("{SCALING}\nrbac: {{scalableKinds: [{{apiGroup: argoproj.io, resource: rollouts}}]}}");
     let mut with_rollouts = FOR_SCALING.to_vec();
     with_rollouts.insert(6, "+ClusterRole argoproj.io/rollouts/scale [patch]");
-    let cases: [(&str, &[&str]); 15] = [
+    let mut without_prometheus = FOR_SCALING.to_vec();
+    without_prometheus.push("+ClusterRole metrics.k8s.io/pods [list]");
+    let cases: [(&str, &[&str]); 16] = [
         (SCALING, &FOR_SCALING),
+        ("config: {scaling: {enabled: true}}", &without_prometheus),
         (&rollouts, &with_rollouts),
         (
             "config: {serving: {address: null}}",

@@ -1,5 +1,7 @@
 //! A ServiceScaler that was just created: it does no harm.
 
+use std::fmt::Write;
+
 use super::*;
 
 /// What a user writes, with these fields besides the target.
@@ -71,4 +73,47 @@ async fn a_new_service_scaler_reports_what_it_would_do_and_then_shrinks_nothing_
         replicas(client).await > 5 || web_pods(client).await.iter().any(|pod| cpu_of(pod) > 900)
     })
     .await;
+}
+
+/// Samples of the last 26 hours of a pod that is gone: it used the most memory nine hours ago.
+fn past_of(pod: &str) -> String {
+    let now = jiff::Timestamp::now().as_second();
+    let (mut cpu, mut memory) = (String::new(), String::new());
+    for at in (now - 26 * 3_600..now - 60).step_by(300) {
+        let labels = format!(r#"{{namespace="default",pod="{pod}",container="app",job="kubelet"}}"#);
+        let hours_ago = (now - at) / 3_600;
+        let bytes = if hours_ago == 9 { 300 << 20 } else { 100 << 20 };
+        writeln!(cpu, "container_cpu_usage_seconds_total{labels} {} {at}", (at - now + 100_000) / 10)
+            .unwrap();
+        writeln!(memory, "container_memory_working_set_bytes{labels} {bytes} {at}").unwrap();
+    }
+    format!(
+        "# TYPE container_cpu_usage_seconds counter\n{cpu}# TYPE container_memory_working_set_bytes gauge\n{memory}# EOF\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_whose_past_prometheus_knows_shrinks_at_once_and_not_below_its_peak() {
+    needs!("prometheus", "promtool");
+    let cluster = prepare().await;
+    let Cluster { client, control_plane, .. } = &cluster;
+    create_nodes(client, &Nodes { count: 2, ..Nodes::default() }).await;
+    let load = Load::start(client).await;
+    let past = past_of("web-55c8f9d7b4-x2k4p");
+    let prometheus = usage::start_scraping_after(&past, load.address).await;
+    load.set("web", 0.5);
+    let _berth = berth_for(control_plane, &prometheus);
+    create_deployment(client, "web", 5, None).await;
+    await_bound(client, SOON, 5, |_| true).await;
+    let behavior = json!({
+        "periodSeconds": 1, "windowSeconds": 10, "scaleDown": {"stabilizationWindowSeconds": 2},
+    });
+    create_scaler(client, "web", json!({"behavior": behavior})).await;
+    await_until(SOON, "memory shrinks", async || {
+        web_pods(client).await.iter().any(|pod| memory_of(pod) < 512 << 20)
+    })
+    .await;
+    await_until(SOON, "replicas are removed", async || replicas(client).await < 5).await;
+    let peak_and_room = 345 * (1 << 20);
+    assert!(web_pods(client).await.iter().all(|pod| memory_of(pod) >= peak_and_room), "the past had a peak");
 }

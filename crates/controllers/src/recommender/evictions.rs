@@ -32,24 +32,29 @@ impl Recommender {
     /// Counts evictions. To be called before ended pods are forgotten: an evicted pod has ended.
     pub(super) async fn read_evictions(&mut self, world: &World) {
         let namespaces: BTreeSet<Arc<str>> = self.loaded.values().map(|of| of.namespace.clone()).collect();
-        let (mut heard, mut result) = (Heard::new(), Ok(()));
-        let mut look_ups = LOOKED_UP_MAX;
-        for namespace in namespaces {
-            // An eviction of a workload whose past is not loaded yet is counted after that: Events live for
-            // an hour.
-            if !self.knows_past(world, &namespace) {
-                continue;
-            }
-            let before = self.heard.remove(&namespace).unwrap_or_default();
-            match self.context.api.evictions(&namespace).await {
-                Ok((evictions, beyond)) => {
-                    self.context.metrics.evictions_left(beyond);
-                    let now_heard =
-                        self.count_evictions(world, &namespace, evictions, &before, &mut look_ups).await;
-                    heard.insert(namespace, now_heard);
+        // An eviction of a workload whose past is not loaded yet is counted after that: Events live for an hour.
+        let namespaces: BTreeSet<Arc<str>> =
+            namespaces.into_iter().filter(|namespace| self.knows_past(world, namespace)).collect();
+        let mut heard: Heard = Heard::new();
+        let (mut look_ups, mut result) = (LOOKED_UP_MAX, Ok(()));
+        for listed in self.lists(namespaces.iter().map(|name| &**name)) {
+            let here = namespaces.iter().filter(|name| listed.is_none_or(|listed| *listed == ***name));
+            match self.context.api.evictions(listed).await {
+                Ok(mut evictions) => {
+                    self.context.metrics.evictions_left(evictions.beyond);
+                    for namespace in here {
+                        let before = self.heard.remove(namespace).unwrap_or_default();
+                        let of_namespace = evictions.by_namespace.remove(namespace).unwrap_or_default();
+                        let now_heard = self
+                            .count_evictions(world, namespace, of_namespace, &before, &mut look_ups)
+                            .await;
+                        heard.insert(namespace.clone(), now_heard);
+                    }
                 }
                 Err(error) => {
-                    heard.insert(namespace, before);
+                    for namespace in here {
+                        heard.insert(namespace.clone(), self.heard.remove(namespace).unwrap_or_default());
+                    }
                     let forbidden = matches!(error, ApiError::Forbidden(_));
                     result = Err(error.to_string());
                     if forbidden {

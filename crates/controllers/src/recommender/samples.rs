@@ -125,7 +125,7 @@ impl Recommender {
     ) -> Result<(), String> {
         let judge = Judge::new(world, &self.recommended, self.context.metrics.clone());
         let mut failed = None;
-        for namespace in namespaces {
+        for namespace in self.lists(namespaces.iter().map(String::as_str)) {
             let answer = self.context.api.pod_metrics(namespace).await;
             self.context.metrics.metric_server(answer.is_ok());
             let usages = match answer {
@@ -140,7 +140,7 @@ impl Recommender {
             };
             let now = super::now();
             for usage in usages {
-                let Some(uid) = pods.get(&(namespace.as_str(), usage.name.as_str())) else { continue };
+                let Some(uid) = pods.get(&(usage.namespace.as_str(), usage.name.as_str())) else { continue };
                 for container in &usage.containers {
                     let (name, time) = (&container.name, usage.time);
                     if let Some(millicores) = container.usage.cpu {

@@ -67,7 +67,7 @@ impl ScalerContext {
         now_s: i64,
         done: &mut Done,
     ) {
-        let refusals = &mut remembered.refusals;
+        let (refusals, no_room_s) = (&mut remembered.refusals, &mut remembered.no_room_s);
         refusals.keep(|uid| settled.resizes.iter().any(|resize| *look.pods[resize.pod].uid == *uid));
         let resized: Vec<_> = settled
             .resizes
@@ -93,7 +93,11 @@ impl ScalerContext {
                     continue;
                 }
                 None | Some(Ok(Resized::Gone | Resized::NotSeen)) => continue,
-                Some(Err(why) | Ok(Resized::NoRoom(why))) => why,
+                Some(Ok(Resized::NoRoom(why))) => {
+                    *no_room_s = Some(now_s);
+                    why
+                }
+                Some(Err(why)) => why,
                 Some(Ok(Resized::Refused(why) | Resized::Unknown(why))) => {
                     refusals.add(&pod.uid, resize.changes.clone(), why.clone(), now_s);
                     why

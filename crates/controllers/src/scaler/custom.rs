@@ -26,7 +26,8 @@ const CUSTOM: &str = "custom";
 /// What a query of a service measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Objective {
-    Signal,
+    /// Index of the signal.
+    Signal(usize),
     Success,
 }
 
@@ -96,8 +97,11 @@ impl Lane {
             if self.in_flight.get(&namespace).is_some_and(|count| *count >= IN_NAMESPACE_MAX) {
                 continue;
             }
-            let first =
-                QueryKey { namespace: namespace.clone(), service: "".into(), objective: Objective::Signal };
+            let first = QueryKey {
+                namespace: namespace.clone(),
+                service: "".into(),
+                objective: Objective::Signal(0),
+            };
             let of_namespace =
                 self.queries.range_mut(first..).take_while(|(key, _)| key.namespace == namespace);
             let due = of_namespace.filter(|(_, entry)| entry.is_due);
@@ -233,7 +237,7 @@ mod tests {
 
     fn key(namespace: &str, service: usize) -> QueryKey {
         let service = format!("{service:03}").into();
-        QueryKey { namespace: namespace.into(), service, objective: Objective::Signal }
+        QueryKey { namespace: namespace.into(), service, objective: Objective::Signal(0) }
     }
 
     fn lane(wanted: &[(&str, usize)]) -> Lane {

@@ -8,23 +8,21 @@ use futures::StreamExt;
 use super::Scaler;
 use super::budget::IN_FLIGHT_MAX;
 use super::custom::{Objective, QueryKey};
-use super::readings::Reading;
+use super::readings::{NO_PROMETHEUS, Reading};
 use berth_kube_io::VpasUnknown;
 use berth_kube_io::scaling::{Other, Query, ScaledService, WorkloadScale, sizing};
+use berth_kube_io::vpa::lists_of;
 use berth_prometheus::{ServiceName, filled};
 use berth_rightsizing::apply::SizedPod;
 use berth_rightsizing::recommend::OwnerRef;
-use berth_rightsizing::scaling::Measured;
-
-/// Maximum number of namespaces whose autoscalers are listed one by one. More are listed at once, with those of other namespaces.
-const NAMESPACES_LISTED_MAX: usize = 16;
+use berth_rightsizing::scaling::{Measured, MeasuredKind, Vertical, Windows};
 
 /// Data of one service.
 pub(super) struct ServiceObservation {
     pub scale: WorkloadScale,
     pub pods: Vec<SizedPod>,
-    /// `None`: no signal is configured, or Prometheus has none.
-    pub signal: Result<Option<Measured>, String>,
+    /// In the order of the plan. `None`: not measured.
+    pub signals: Vec<Result<Option<Measured>, String>>,
     pub success: Result<Option<Measured>, String>,
 }
 
@@ -35,14 +33,12 @@ impl Scaler {
     /// Reads the other autoscalers of these namespaces.
     pub(super) async fn read_autoscalers(&self, namespaces: &BTreeSet<Arc<str>>) -> Autoscalers {
         let mut others: Autoscalers = namespaces.iter().map(|name| (name.clone(), Ok(Vec::new()))).collect();
-        if namespaces.len() <= NAMESPACES_LISTED_MAX {
-            for (namespace, others) in &mut others {
-                *others = self.list_autoscalers(Some(namespace)).await;
-            }
-        } else {
-            match self.list_autoscalers(None).await {
-                Ok(listed) => add(listed, &mut others),
-                Err(error) => others.values_mut().for_each(|of| *of = Err(error.clone())),
+        for namespace in lists_of(namespaces.iter().map(|name| &**name)) {
+            let listed = self.list_autoscalers(namespace).await;
+            match (listed, namespace) {
+                (Ok(listed), _) => add(listed, &mut others),
+                (Err(error), None) => others.values_mut().for_each(|of| *of = Err(error.clone())),
+                (Err(error), Some(namespace)) => drop(others.insert(namespace.into(), Err(error))),
             }
         }
         match self.context.watches.vpas().await {
@@ -94,7 +90,7 @@ impl Scaler {
         };
         let pods = self.context.watches.pods.selected(&service.namespace, selector);
         let pods = pods.iter().map(|live| live.pod.clone()).collect();
-        Ok(ServiceObservation { scale, pods, signal: Ok(None), success: Ok(None) })
+        Ok(ServiceObservation { scale, pods, signals: Vec::new(), success: Ok(None) })
     }
 
     /// Returns what to read for these services: of each kind, the namespaces that need it; and their own queries.
@@ -114,9 +110,13 @@ impl Scaler {
                 match query {
                     Query::Signal(kind) => wants(Reading::Signal(*kind)),
                     Query::Custom(text) => {
-                        let text = filled(self.readings.config(), text, name_of(service));
-                        custom.insert(key_of(service, objective), text.into());
+                        if let Some(config) = self.readings.config() {
+                            let text = filled(config, text, name_of(service));
+                            custom.insert(key_of(service, objective), text.into());
+                        }
                     }
+                    // Of the usage, which is read for all.
+                    Query::CpuUtilization => {}
                 }
             }
         }
@@ -132,14 +132,41 @@ impl Scaler {
                     let pods = look.pods.iter().map(|pod| &*pod.name);
                     self.readings.signal(*kind, service, pods, now_s)
                 }
-                Query::Custom(_) => self.custom.newest(&key_of(service, objective), now_s),
+                Query::Custom(_) => match &self.custom {
+                    Some(custom) => custom.newest(&key_of(service, objective), now_s),
+                    None => Err(NO_PROMETHEUS.to_owned()),
+                },
+                Query::CpuUtilization => {
+                    let windows = self.readings.windows.lock();
+                    Ok(utilization(&service.namespace, &look.pods, &windows, now_s))
+                }
             };
             match objective {
-                Objective::Signal => look.signal = measured,
+                Objective::Signal(_) => look.signals.push(measured),
                 Objective::Success => look.success = measured,
             }
         }
     }
+}
+
+/// Returns the CPU usage as a share of the requests, of the ready pods whose containers all have recent samples.
+fn utilization(namespace: &str, pods: &[SizedPod], windows: &Windows, now_s: i64) -> Option<Measured> {
+    let since = now_s.saturating_sub(Vertical::default().stale_s);
+    let (mut used, mut requested, mut newest) = (0.0, 0.0, i64::MIN);
+    for pod in pods.iter().filter(|pod| pod.is_ready && !pod.is_deleting) {
+        let of_containers = pod.containers.iter().map(|container| {
+            let key = (namespace, &*pod.name, container.name.as_str());
+            let recent = windows.of(key, MeasuredKind::Cpu).filter(|point| point.time_s >= since);
+            recent.max_by_key(|point| point.time_s).zip(container.wanted.requests.cpu)
+        });
+        let Some(of_containers) = of_containers.collect::<Option<Vec<_>>>() else { continue };
+        for (point, request) in of_containers {
+            used += point.value;
+            requested += request as f64;
+            newest = newest.max(point.time_s);
+        }
+    }
+    (requested > 0.0).then(|| Measured { time_s: newest, value: used / requested })
 }
 
 /// Adds autoscalers to those of their namespaces, if the others there are known.
@@ -154,9 +181,9 @@ fn add(more: impl IntoIterator<Item = Other>, others: &mut Autoscalers) {
 /// Returns the queries of a service, unless its plan is invalid.
 fn objectives(service: &ScaledService) -> impl Iterator<Item = (Objective, &Query)> {
     let plan = service.plan.as_ref().ok();
-    let signal = plan.and_then(|plan| plan.signal.as_ref()).map(|query| (Objective::Signal, query));
+    let signals = plan.into_iter().flat_map(|plan| plan.signals.iter().enumerate());
     let success = plan.and_then(|plan| plan.success.as_ref()).map(|query| (Objective::Success, query));
-    signal.into_iter().chain(success)
+    signals.map(|(at, signal)| (Objective::Signal(at), &signal.query)).chain(success)
 }
 
 fn name_of(service: &ScaledService) -> ServiceName<'_> {
@@ -166,4 +193,45 @@ fn name_of(service: &ScaledService) -> ServiceName<'_> {
 
 fn key_of(service: &ScaledService, objective: Objective) -> QueryKey {
     QueryKey { namespace: service.namespace.clone(), service: service.uid.as_str().into(), objective }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_model::PerResource;
+    use berth_rightsizing::apply::{Resources, SizedContainer};
+    use berth_rightsizing::scaling::Point;
+    use std::time::Duration;
+
+    #[test]
+    fn utilization_is_the_usage_of_ready_pods_as_a_share_of_their_requests() {
+        const NOW: i64 = 1_700_000_000;
+        let pod = |name: &str, cpu: Option<i64>, is_ready: bool| {
+            let requests = PerResource { cpu, memory: None };
+            let wanted = Resources { requests, ..Resources::default() };
+            let container = SizedContainer { name: "app".into(), wanted, ..SizedContainer::default() };
+            SizedPod { name: name.into(), is_ready, containers: vec![container], ..SizedPod::default() }
+        };
+        let pods = [
+            pod("a", Some(500), true),
+            pod("b", Some(1_500), true),
+            pod("starting", Some(500), false),
+            pod("unheard", Some(500), true),
+            pod("unsized", None, true),
+        ];
+        let mut windows = Windows::new(Duration::from_secs(15));
+        let mut uses = |pod: &str, seconds_ago: i64, value: f64| {
+            let point = Point { time_s: NOW - seconds_ago, value };
+            windows.add(("shop", pod, "app"), MeasuredKind::Cpu, point);
+        };
+        uses("a", 30, 100.0);
+        uses("a", 15, 400.0);
+        uses("b", 15, 800.0);
+        uses("starting", 15, 2_000.0);
+        uses("unheard", 200, 2_000.0);
+        uses("unsized", 15, 2_000.0);
+        let measured = utilization("shop", &pods, &windows, NOW).map(|it| (it.time_s, it.value));
+        assert_eq!(measured, Some((NOW - 15, 0.6)));
+        assert_eq!(utilization("shop", &pods[2..], &windows, NOW), None);
+    }
 }

@@ -1,4 +1,4 @@
-//! Reads of Prometheus for all services at once, in the background: usage, network, and one read per signal. A round waits for them
+//! Reads of Prometheus, or of the metrics server, for all services at once, in the background: usage, network, and one read per signal. A round waits for them
 //! only for a short time, and a read that is late is used by a later round.
 
 use std::collections::BTreeMap;
@@ -12,8 +12,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::hints::network_metrics;
+use super::settle::SECOND_NS;
 use berth_config::Scaling;
 use berth_kube_io::scaling::ScaledService;
+use berth_kube_io::vpa::{ApiError, Recommending, lists_of};
 use berth_model::ConfigDuration;
 use berth_prometheus::{
     PrometheusConfig, PrometheusSource, QueriedNamespaces, SignalKind, SignalValues, rate_window,
@@ -51,9 +53,26 @@ impl Reading {
 /// Shortest window of rates of signals: the paper's controller looks at a minute.
 const SIGNAL_WINDOW_MIN: ConfigDuration = ConfigDuration::from_secs(60);
 
+/// Why something cannot be read from the metrics server.
+pub(super) const NO_PROMETHEUS: &str =
+    "it is read from Prometheus: set recommender.prometheus in berth's configuration";
+
+/// Where usage and signals are read.
+#[derive(Clone)]
+pub(super) enum Source {
+    Prometheus(Arc<Sources>),
+    MetricsServer(Recommending),
+}
+
+impl Source {
+    pub fn prometheus(wide: PrometheusSource) -> Source {
+        Source::Prometheus(Arc::new(Sources { wide, fine: OnceCell::new() }))
+    }
+}
+
 /// Prometheus, with windows of rates as fine as its scrapes allow once these are known: sizes follow the deviation of usage, which a
 /// wide window hides.
-struct Sources {
+pub(super) struct Sources {
     /// With the configured window.
     wide: PrometheusSource,
     fine: OnceCell<FineSources>,
@@ -109,7 +128,7 @@ struct Finished {
 
 /// Reads in flight and their newest results.
 pub(super) struct Readings {
-    sources: Arc<Sources>,
+    source: Source,
     metrics: Arc<ScalerMetrics>,
     /// Usage and network of containers, filled by reads.
     pub windows: Arc<Mutex<Windows>>,
@@ -127,14 +146,17 @@ pub(super) fn config_of_reads(config: &PrometheusConfig, scaling: &Scaling) -> [
 }
 
 impl Readings {
-    pub fn new(source: PrometheusSource, interval: Duration, metrics: Arc<ScalerMetrics>) -> Readings {
+    pub fn new(source: Source, interval: Duration, metrics: Arc<ScalerMetrics>) -> Readings {
         let windows = Arc::new(Mutex::new(Windows::new(interval)));
-        let sources = Arc::new(Sources { wide: source, fine: OnceCell::new() });
-        Readings { sources, metrics, windows, flights: BTreeMap::new(), finished: BTreeMap::new() }
+        Readings { source, metrics, windows, flights: BTreeMap::new(), finished: BTreeMap::new() }
     }
 
-    pub fn config(&self) -> &PrometheusConfig {
-        self.sources.wide.config()
+    /// Returns the configuration of Prometheus, if there is one.
+    pub fn config(&self) -> Option<&PrometheusConfig> {
+        match &self.source {
+            Source::Prometheus(sources) => Some(sources.wide.config()),
+            Source::MetricsServer(_) => None,
+        }
     }
 
     /// Starts these reads, each for its namespaces, unless the last one of its kind is still in flight. Forgets results of others.
@@ -143,14 +165,14 @@ impl Readings {
         self.finished.retain(|reading, _| wanted.contains_key(reading));
         for (reading, namespaces) in wanted {
             self.flights.entry(reading).or_insert_with(|| {
-                let (sources, windows) = (self.sources.clone(), self.windows.clone());
+                let (source, windows) = (self.source.clone(), self.windows.clone());
                 let metrics = self.metrics.clone();
                 let task = tokio::spawn(async move {
                     let began = Instant::now();
-                    let read = read(reading, &sources, &windows, &namespaces, now);
-                    let result = timeout(READ_TIMEOUT, read).await.unwrap_or_else(|_| {
-                        Err(format!("Prometheus did not answer within {READ_TIMEOUT:?}"))
-                    });
+                    let read = read(reading, &source, &windows, &namespaces, now);
+                    let result = timeout(READ_TIMEOUT, read)
+                        .await
+                        .unwrap_or_else(|_| Err(format!("no answer within {READ_TIMEOUT:?}")));
                     metrics.read(reading.name(), result.is_ok(), began.elapsed());
                     result
                 });
@@ -206,7 +228,7 @@ impl Readings {
         Err(match self.flights.get(&reading) {
             Some(flight) => {
                 let for_s = now_s.saturating_sub(flight.asked_s);
-                format!("the query for {name} is slow: Prometheus has not answered for {for_s} s")
+                format!("the query for {name} is slow: there has been no answer for {for_s} s")
             }
             None => format!("{name} was not read recently"),
         })
@@ -215,11 +237,21 @@ impl Readings {
 
 async fn read(
     reading: Reading,
-    sources: &Sources,
+    source: &Source,
     windows: &Mutex<Windows>,
     namespaces: &[String],
     now: Timestamp,
 ) -> ReadResult {
+    let sources = match (source, reading) {
+        (Source::Prometheus(sources), _) => sources,
+        (Source::MetricsServer(api), Reading::Usage) => {
+            let read = read_metrics_server(api, windows, namespaces).await;
+            return read.map(|()| None).map_err(|error| error.to_string());
+        }
+        (Source::MetricsServer(_), Reading::Network | Reading::Signal(_)) => {
+            return Err(NO_PROMETHEUS.to_owned());
+        }
+    };
     let namespaces = QueriedNamespaces::These(namespaces);
     let read = async {
         let FineSources { usage, signals } = sources.finest(now).await;
@@ -253,6 +285,34 @@ async fn read_usage(
         }
     });
     read.await.map(drop)
+}
+
+/// Adds the samples of the metrics server to the windows.
+async fn read_metrics_server(
+    api: &Recommending,
+    windows: &Mutex<Windows>,
+    namespaces: &[String],
+) -> Result<(), ApiError> {
+    for namespace in lists_of(namespaces.iter().map(String::as_str)) {
+        let usages = api.pod_metrics(namespace).await?;
+        let mut windows = windows.lock();
+        for pod in usages.iter().filter(|pod| namespaces.binary_search(&pod.namespace).is_ok()) {
+            let time_s = pod.time / SECOND_NS;
+            for container in &pod.containers {
+                let key = (pod.namespace.as_str(), pod.name.as_str(), container.name.as_str());
+                let measured = [
+                    (MeasuredKind::Cpu, container.usage.cpu),
+                    (MeasuredKind::Memory, container.usage.memory),
+                ];
+                for (kind, amount) in measured {
+                    if let Some(amount) = amount {
+                        windows.add(key, kind, Point { time_s, value: amount as f64 });
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Adds the network usage of pods to the windows.

@@ -128,6 +128,10 @@ impl Scaler {
     ) -> Settling<'a> {
         let Observed { service, look, in_the_way } = observed;
         let mut remembered = self.remembered.remove(&service.uid).unwrap_or_else(|| Remembered::of(service));
+        let past = self.past.as_mut().and_then(|past| past.take(&service.uid));
+        if let (Ok(plan), Some(past)) = (&service.plan, past) {
+            remembered.learn(&past, plan, now);
+        }
         let selector = look.as_ref().ok().map(|look| look.scale.selector.clone());
         let hints = self.affinity.as_ref().map(|affinity| affinity.of(service)).unwrap_or_default();
         let verdict = match (&service.plan, in_the_way, look) {
@@ -258,7 +262,7 @@ impl ScalerContext {
 
 /// Returns the missing input of a decision.
 fn missing(plan: &ScalingPlan, look: &ServiceObservation, usage_error: Option<&str>) -> Option<String> {
-    let none = |what: &str| Some(format!("Prometheus has no current {what} of this service"));
+    let none = |what: &str| Some(format!("there is no current {what} of this service"));
     let of = |what: &str, wanted: bool, measured: &Result<_, String>| match measured {
         _ if !wanted => None,
         Ok(Some(_)) => None,
@@ -268,7 +272,7 @@ fn missing(plan: &ScalingPlan, look: &ServiceObservation, usage_error: Option<&s
     let sizes = plan.settings.vertical.cpu || plan.settings.vertical.memory;
     let usage = usage_error.filter(|_| sizes).map(str::to_owned);
     usage
-        .or_else(|| of("signal", plan.signal.is_some(), &look.signal))
+        .or_else(|| look.signals.iter().find_map(|signal| of("signal", true, signal)))
         .or_else(|| of("success rate", plan.needs_success && plan.success.is_some(), &look.success))
 }
 

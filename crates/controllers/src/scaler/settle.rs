@@ -20,12 +20,15 @@ use berth_rightsizing::recommend::method::{ContainerSizes, Method};
 use berth_rightsizing::recommend::{self, Amount, UnixNanos};
 use berth_rightsizing::scaling::behavior::{AllowedChange, History};
 use berth_rightsizing::scaling::{
-    Container, Decision, MeasuredKind, Observation, Point, ScalerMemory, ScalingSettings, Size, Vertical,
-    Windows, decide,
+    Container, Decision, Horizontal, Measured, MeasuredKind, Observation, PastUsage, Point, ScalerMemory,
+    ScalingSettings, Size, Vertical, Windows, decide, horizontal,
 };
 use berth_scheduler::rules::hash_of;
 
-const SECOND_NS: i64 = 1_000_000_000;
+pub(super) const SECOND_NS: i64 = 1_000_000_000;
+
+/// Time after a growth without room during which replicas are added instead.
+const NO_ROOM_S: i64 = 60;
 
 /// State of a service between rounds; its status keeps it across restarts.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -37,6 +40,8 @@ pub(super) struct Remembered {
     pub sizes: BTreeMap<String, Size>,
     /// OOM kills up to this time were counted.
     pub killed_until: Option<UnixNanos>,
+    /// The memory has what Prometheus knows from before the first decision.
+    pub past_known: bool,
     /// Time of the last OOM kill of each container of each pod, as of the last round.
     #[serde(skip)]
     killed: BTreeMap<(Arc<str>, String), Option<UnixNanos>>,
@@ -45,6 +50,9 @@ pub(super) struct Remembered {
     estimates: BTreeMap<String, Estimate>,
     #[serde(skip)]
     pub refusals: Refusals<Vec<SizeChange>>,
+    /// Time at which the node of a pod had no room for its growth.
+    #[serde(skip)]
+    pub no_room_s: Option<i64>,
     /// Failure of the last round: it is reported once.
     #[serde(skip)]
     pub failed: Option<String>,
@@ -103,6 +111,14 @@ impl Remembered {
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
 
+    /// Adds what is known from before the first decision, by container.
+    pub fn learn(&mut self, past: &BTreeMap<String, PastUsage>, plan: &ScalingPlan, now: Timestamp) {
+        for (container, past) in past {
+            self.memory.learn(container, past, plan.settings.of(container), now.as_second());
+        }
+        self.past_known = true;
+    }
+
     /// Decides about a service.
     pub fn settle(
         &mut self,
@@ -114,7 +130,7 @@ impl Remembered {
     ) -> Settled {
         let (now_s, replicas) = (now.as_second(), look.scale.replicas);
         let pods: Vec<&SizedPod> = look.pods.iter().filter(|pod| !pod.is_deleting).collect();
-        let settings = settings_of(plan, others);
+        let settings = settings_of(plan, others, now_s);
         // A size that another controller sets meanwhile will differ when berth controls it again.
         if plan.dry_run || (others.sizes.is_some() && !others.perhaps) {
             self.sizes.clear();
@@ -151,11 +167,17 @@ impl Remembered {
                 unheard: pods_without_samples((&service.namespace, name), &pods, windows, now_s),
             }
         });
+        let (signal, partly_unknown) = strongest(plan, look, now_s);
+        let waits = |pod: &&SizedPod| matches!(pod.resize, Some(Resizing::Deferred | Resizing::Infeasible));
+        let had_no_room = self.no_room_s.is_some_and(|at| now_s.saturating_sub(at) <= NO_ROOM_S);
         let seen = Observation {
             replicas,
+            has_no_room: had_no_room || pods.iter().any(waits),
             ready: pods.iter().filter(|pod| pod.is_ready).count().try_into().unwrap_or(u32::MAX),
             containers: containers.collect(),
-            signal: look.signal.as_ref().ok().copied().flatten(),
+            signal,
+            partly_unknown,
+            busy: busy(plan, look, now_s),
             success: look.success.as_ref().ok().copied().flatten(),
             frozen: others.replicas.clone(),
         };
@@ -281,9 +303,58 @@ fn is_new_kill(at: UnixNanos, known: Option<Option<UnixNanos>>, until: Option<Un
     }
 }
 
-/// Returns the settings of the plan, without the parts that other controllers own.
-fn settings_of(plan: &ScalingPlan, others: &InTheWay) -> ScalingSettings {
-    let settings = plan.settings.clone();
+/// Returns the signal that is the highest relative to its target, in the unit of the first one; and why a higher one may be unknown.
+fn strongest(
+    plan: &ScalingPlan,
+    look: &ServiceObservation,
+    now_s: i64,
+) -> (Option<Measured>, Option<String>) {
+    let mut measured = look.signals.iter().map(|measured| measured.as_ref().ok().copied().flatten());
+    let Some(first) = plan.signals.first().filter(|_| plan.signals.len() > 1) else {
+        return (measured.next().flatten(), None);
+    };
+    let is_known = |target: f64, signal: &Measured| {
+        let settings = Horizontal { setpoint: target, ..Horizontal::default() };
+        horizontal::signal(Some(*signal), now_s, &settings).is_ok()
+    };
+    let known: Vec<Measured> = plan
+        .signals
+        .iter()
+        .zip(measured)
+        .filter_map(|(of, signal)| Some((of.target, signal.filter(|signal| is_known(of.target, signal))?)))
+        .map(|(target, signal)| Measured { value: signal.value / target * first.target, ..signal })
+        .collect();
+    let unknown = plan.signals.len() - known.len();
+    let why = (unknown > 0).then(|| format!("{unknown} of {} signals are unknown", plan.signals.len()));
+    (known.into_iter().max_by(|a, b| a.value.total_cmp(&b.value)), why)
+}
+
+/// Returns whether there is work, as the signals tell that exist without pods; `None`: unknown.
+fn busy(plan: &ScalingPlan, look: &ServiceObservation, now_s: i64) -> Option<bool> {
+    let is_fresh = |signal: &Measured| now_s.saturating_sub(signal.time_s) <= Horizontal::default().stale_s;
+    let mut work = plan.signals.iter().zip(&look.signals).filter_map(|(of, measured)| {
+        let least = of.activation?;
+        let signal = measured.as_ref().ok().copied().flatten().filter(is_fresh);
+        Some(signal.map(|signal| signal.value > least))
+    });
+    let first = work.next()?;
+    work.fold(first, |all, one| match (all, one) {
+        (Some(true), _) | (_, Some(true)) => Some(true),
+        (Some(false), Some(false)) => Some(false),
+        _ => None,
+    })
+}
+
+/// Returns the settings of the plan at this time, without the parts that other controllers own.
+fn settings_of(plan: &ScalingPlan, others: &InTheWay, now_s: i64) -> ScalingSettings {
+    let mut settings = plan.settings.clone();
+    let scheduled = plan.schedule.iter().filter(|bounds| bounds.window.contains(now_s));
+    let scheduled = scheduled
+        .map(|bounds| (bounds.min_replicas, bounds.max_replicas))
+        .reduce(|all, one| (all.0.max(one.0), all.1.max(one.1)));
+    if let (Some(horizontal), Some((min_replicas, max_replicas))) = (&mut settings.horizontal, scheduled) {
+        *horizontal = Horizontal { min_replicas, max_replicas, to_zero: false, ..horizontal.clone() };
+    }
     if others.sizes.is_none() {
         return settings;
     }

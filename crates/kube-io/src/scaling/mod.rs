@@ -6,5 +6,5 @@ mod objects;
 mod watched;
 
 pub use api::{ScalerChange, WorkloadScale};
-pub use objects::{Other, Query, ScaledService, ScalingPlan, sizing};
+pub use objects::{Other, PlannedSignal, Query, ScaledService, ScalingPlan, ScheduledBounds, sizing};
 pub use watched::LeanServiceScaler;

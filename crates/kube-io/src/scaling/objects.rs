@@ -12,7 +12,7 @@ use berth_crds::service_scaler::{
     SelectPolicy, ServiceBehavior as ApiBehavior, ServiceBounds as ApiBounds, ServiceScaler,
     ServiceScalerStatus, Signal, SignalType, SizeEstimator,
 };
-use berth_model::{LabelSelector, Operator, Quantity, Requirement};
+use berth_model::{LabelSelector, Operator, Quantity, Requirement, WeeklyWindow};
 use berth_prometheus::SignalKind;
 use berth_rightsizing::apply::Mode;
 use berth_rightsizing::recommend::method::Method;
@@ -20,10 +20,13 @@ use berth_rightsizing::recommend::{OwnerRef, Vpa};
 use berth_rightsizing::scaling::behavior::{
     Behavior, DirectionRules, RatePolicy, Select, StepAmount as Step,
 };
-use berth_rightsizing::scaling::{self, Bounds, Gains, Horizontal, ScalingSettings, Vertical};
+use berth_rightsizing::scaling::{self, Bounds, Fallback, Gains, Horizontal, ScalingSettings, Vertical};
 
 /// The default of HorizontalPodAutoscalers, in seconds.
 const SCALE_DOWN_WINDOW_S: i64 = 300;
+
+/// Time without a signal after which the fallback applies.
+const FALLBACK_AFTER_S: i64 = 180;
 
 /// Percentage of requests that must succeed, where they are counted: the paper's.
 const SUCCESS_PERCENT: f64 = 99.0;
@@ -50,8 +53,10 @@ pub struct ScalingPlan {
     pub settings: ScalingSettings,
     /// The estimator of sizes; `None`: SHOWAR's.
     pub estimator: Option<Method>,
-    /// The signal that drives the replicas, if they are scaled.
-    pub signal: Option<Query>,
+    /// The signals that drive the replicas, if they are scaled. The first one's target is the setpoint.
+    pub signals: Vec<PlannedSignal>,
+    /// Bounds of replicas at certain times.
+    pub schedule: Vec<ScheduledBounds>,
     /// The success ratio of requests.
     pub success: Option<Query>,
     /// Whether the service asks for it: otherwise it counts where it can be measured.
@@ -63,7 +68,7 @@ pub struct ScalingPlan {
 impl ScalingPlan {
     /// Returns its queries.
     pub fn queries(&self) -> impl Iterator<Item = &Query> {
-        [&self.signal, &self.success].into_iter().flatten()
+        self.signals.iter().map(|signal| &signal.query).chain(&self.success)
     }
 
     /// Returns whether one of its queries is PromQL of the service's own.
@@ -72,9 +77,28 @@ impl ScalingPlan {
     }
 }
 
-/// A Prometheus query.
+/// A signal with its target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedSignal {
+    pub query: Query,
+    pub target: f64,
+    /// Value above which there is work, if the signal exists without pods.
+    pub activation: Option<f64>,
+}
+
+/// Bounds of replicas at a time of the week.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScheduledBounds {
+    pub window: WeeklyWindow,
+    pub min_replicas: u32,
+    pub max_replicas: u32,
+}
+
+/// How something is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {
+    /// The CPU usage as a share of the requests, from the samples that sizes are computed from.
+    CpuUtilization,
     /// One that berth has, and asks for all services at once.
     Signal(SignalKind),
     /// PromQL of the service's own.
@@ -112,11 +136,15 @@ impl ScaledService {
         let plan =
             settings(&dimensions, spec.objectives.as_ref(), spec.bounds.as_ref(), spec.behavior.as_ref());
         let plan = plan.and_then(|settings| tuned(settings, spec.tuning.as_ref()));
-        let plan = plan.map(|settings| {
+        let plan = plan.and_then(|settings| {
             let objectives = spec.objectives.as_ref().filter(|_| settings.horizontal.is_some());
             let has_success = settings.horizontal.as_ref().is_some_and(|it| it.success_min > 0.0);
-            ScalingPlan {
-                signal: objectives.map(|it| query(&it.signal)),
+            Ok(ScalingPlan {
+                signals: objectives.map(planned).transpose()?.unwrap_or_default(),
+                schedule: match &settings.horizontal {
+                    Some(horizontal) => scheduled(spec.bounds.as_ref(), horizontal.max_replicas)?,
+                    None => Vec::new(),
+                },
                 success: objectives.filter(|_| has_success).map(|it| {
                     let own = it.success_rate.as_ref().and_then(|success| success.query.clone());
                     own.map_or(Query::Signal(SignalKind::SuccessRate), Query::Custom)
@@ -130,7 +158,7 @@ impl ScaledService {
                 },
                 behavior: behavior(spec.behavior.as_ref()),
                 dry_run: spec.dry_run,
-            }
+            })
         });
         Ok(ScaledService {
             namespace: meta.namespace.unwrap_or_default().into(),
@@ -148,12 +176,55 @@ impl ScaledService {
 fn query(signal: &Signal) -> Query {
     let kind = match (&signal.query, signal.type_) {
         (Some(query), _) => return Query::Custom(query.clone()),
+        (None, SignalType::CpuUtilization) => return Query::CpuUtilization,
         (None, SignalType::CpuThrottling) => SignalKind::CpuThrottling,
         (None, SignalType::CpuPressure) => SignalKind::CpuPressure,
         (None, SignalType::RunQueueLatency) => SignalKind::RunQueueLatency,
         (None, SignalType::RequestLatency | SignalType::Query) => SignalKind::RequestLatency,
     };
     Query::Signal(kind)
+}
+
+/// Returns the signals with their fields.
+fn signals(objectives: &Objectives) -> impl Iterator<Item = (String, &Signal)> {
+    let first = objectives.signal.iter().map(|signal| ("signal".to_owned(), signal));
+    first.chain(objectives.signals.iter().enumerate().map(|(at, signal)| (format!("signals[{at}]"), signal)))
+}
+
+fn planned(objectives: &Objectives) -> Result<Vec<PlannedSignal>, String> {
+    let planned = signals(objectives).map(|(field, signal)| {
+        let target = objective(&format!("{field}.target"), &signal.target)?;
+        if target == 0.0 {
+            return Err(format!("spec.objectives.{field}.target: must be above 0"));
+        }
+        let query = query(signal);
+        let activation =
+            objective(&format!("{field}.activation"), signal.activation.as_deref().unwrap_or("0"))?;
+        let activation = matches!(query, Query::Custom(_)).then_some(activation);
+        Ok(PlannedSignal { query, target, activation })
+    });
+    planned.collect()
+}
+
+/// Parses a number of the objectives.
+fn objective(field: &str, text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| format!("spec.objectives.{field}: `{text}` is not a number"))
+}
+
+fn scheduled(bounds: Option<&ApiBounds>, max_replicas: u32) -> Result<Vec<ScheduledBounds>, String> {
+    let schedule = bounds.map_or(&[][..], |bounds| &bounds.schedule);
+    let scheduled = schedule.iter().enumerate().map(|(at, of)| {
+        let window = of.window.parse::<WeeklyWindow>();
+        let window = window.map_err(|error| format!("spec.bounds.schedule[{at}].window: {error}"))?;
+        let min_replicas = of.min_replicas.max(1).unsigned_abs();
+        let most = of.max_replicas.map_or(max_replicas.max(min_replicas), |it| it.max(1).unsigned_abs());
+        if min_replicas > most {
+            return Err(format!("spec.bounds.schedule[{at}].minReplicas: {min_replicas} is more than maxReplicas, which is {most}"));
+        }
+        Ok(ScheduledBounds { window, min_replicas, max_replicas: most })
+    });
+    scheduled.collect()
 }
 
 /// Validates the settings again: the API server may have another version of the CRD.
@@ -192,8 +263,22 @@ fn settings(
     let horizontal = match objectives.filter(|_| scales) {
         Some(objectives) => {
             let horizontal = horizontal(objectives, bounds)?;
-            let hold_s = hold.unwrap_or(horizontal.hold_s);
-            Some(Horizontal { every_s: seconds(pace, horizontal.every_s), hold_s, ..horizontal })
+            let uses_usage = signals(objectives).any(|(_, signal)| query(signal) == Query::CpuUtilization);
+            if uses_usage && dimensions.contains(&ScalingDimension::Cpu) {
+                return Err("spec.objectives: the signal CpuUtilization is relative to the CPU size, and needs spec.dimensions without CPU".into());
+            }
+            Some(Horizontal {
+                every_s: seconds(pace, horizontal.every_s),
+                hold_s: hold.unwrap_or(horizontal.hold_s),
+                by_hand_s: behavior
+                    .and_then(|it| it.manual_hold_seconds)
+                    .map_or(horizontal.by_hand_s, |it| i64::from(it.max(0))),
+                fallback: behavior.and_then(|it| it.fallback).map(|fallback| Fallback {
+                    replicas: fallback.replicas.max(1).unsigned_abs(),
+                    after_s: seconds(fallback.after_seconds, FALLBACK_AFTER_S),
+                }),
+                ..horizontal
+            })
         }
         None if scales => return Err("spec.objectives: required to scale replicas".to_owned()),
         None => None,
@@ -230,29 +315,27 @@ fn bounded(base: &Vertical, of: &berth_crds::service_scaler::ContainerBounds) ->
 }
 
 fn horizontal(objectives: &Objectives, bounds: Option<&ApiBounds>) -> Result<Horizontal, String> {
-    let number = |field: &str, text: &str| {
-        let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
-        number.ok_or_else(|| format!("spec.objectives.{field}: `{text}` is not a number"))
-    };
-    let setpoint = number("signal.target", &objectives.signal.target)?;
-    if setpoint == 0.0 {
-        return Err("spec.objectives.signal.target: must be above 0".to_owned());
-    }
+    let signals = planned(objectives)?;
+    let setpoint = signals.first().ok_or("spec.objectives.signal: required to scale replicas")?.target;
     let success = objectives.success_rate.as_ref();
-    let percent = success.map(|it| number("successRate.percent", &it.percent)).transpose()?;
+    let percent = success.map(|it| objective("successRate.percent", &it.percent)).transpose()?;
     // Its metrics count successes, too.
-    let has_requests = query(&objectives.signal) == Query::Signal(SignalKind::RequestLatency);
+    let has_requests = signals.iter().any(|signal| signal.query == Query::Signal(SignalKind::RequestLatency));
     let usual = if has_requests { SUCCESS_PERCENT } else { 0.0 };
-    let replicas = |of: fn(&ApiBounds) -> Option<i32>| bounds.and_then(of).map(|it| it.max(1).unsigned_abs());
+    let replicas = |of: fn(&ApiBounds) -> Option<i32>| bounds.and_then(of).map(|it| it.max(0).unsigned_abs());
     let least = replicas(|bounds| bounds.min_replicas).unwrap_or(1);
-    let most = replicas(|bounds| bounds.max_replicas);
+    let most = replicas(|bounds| bounds.max_replicas).map(|most| most.max(1));
     let most = most.ok_or("spec.bounds.maxReplicas: required to scale replicas")?;
     if least > most {
         return Err(format!("spec.bounds.minReplicas: {least} is more than maxReplicas, which is {most}"));
     }
+    if least == 0 && signals.iter().all(|signal| signal.activation.is_none()) {
+        return Err("spec.bounds.minReplicas: can be 0 only with a signal that has a query, as there is no other one without pods".into());
+    }
     Ok(Horizontal {
         setpoint,
-        min_replicas: least,
+        min_replicas: least.max(1),
+        to_zero: least == 0,
         max_replicas: most,
         success_min: percent.unwrap_or(usual).min(100.0) / 100.0,
         ..Horizontal::default()
@@ -419,7 +502,7 @@ mod tests {
     fn what_is_left_out_is_as_the_documentation_says() {
         let plan = service("").plan.unwrap();
         assert!(plan.settings.vertical.cpu && plan.settings.vertical.memory);
-        assert_eq!((plan.settings.horizontal, plan.signal, plan.success), (None, None, None));
+        assert_eq!((plan.settings.horizontal, plan.signals, plan.success), (None, vec![], None));
         assert!(plan.dry_run);
         assert_eq!(plan.settings.vertical.history_s, 86_400);
         let signal = r#","objectives":{"signal":{"type":"CpuThrottling","target":"0.05"}},"bounds":{"maxReplicas":30}"#;
@@ -427,7 +510,8 @@ mod tests {
         let horizontal = plan.settings.horizontal.unwrap();
         assert_eq!((horizontal.setpoint, horizontal.min_replicas, horizontal.max_replicas), (0.05, 1, 30));
         assert_eq!(horizontal.success_min, 0.0);
-        assert_eq!(plan.signal, Some(Query::Signal(SignalKind::CpuThrottling)));
+        let query = Query::Signal(SignalKind::CpuThrottling);
+        assert_eq!(plan.signals, [PlannedSignal { query, target: 0.05, activation: None }]);
     }
 
     #[test]
@@ -502,6 +586,20 @@ mod tests {
                 r#","bounds":{"containers":[{"name":"a","minAllowed":{"cpu":"2"},"maxAllowed":{"cpu":"1"}}]}"#,
                 "spec.bounds.containers[a].minAllowed[cpu]: is more than maxAllowed",
             ),
+            (r#","objectives":{},"bounds":{"maxReplicas":3}"#, "spec.objectives.signal: required"),
+            (
+                r#","objectives":{"signal":{"type":"CpuUtilization","target":"0.7"}},"bounds":{"maxReplicas":3}"#,
+                "needs spec.dimensions without CPU",
+            ),
+            (
+                r#","objectives":{"signal":{"type":"CpuPressure","target":"0.7"}},"bounds":{"minReplicas":0,"maxReplicas":3}"#,
+                "spec.bounds.minReplicas: can be 0 only with a signal that has a query",
+            ),
+            (
+                r#","objectives":{"signal":{"type":"CpuPressure","target":"0.7"}},
+                    "bounds":{"maxReplicas":3,"schedule":[{"window":"often","minReplicas":2}]}"#,
+                "spec.bounds.schedule[0].window: `often` is not a window of time",
+            ),
             (
                 r#","bounds":{"containers":[{"name":"a","minAllowed":{"disk":"2"}}]}"#,
                 "disk is neither cpu nor memory",
@@ -510,6 +608,27 @@ mod tests {
             let problem = service(spec).plan.unwrap_err();
             assert!(problem.contains(expected), "{problem}");
         }
+    }
+
+    #[test]
+    fn several_signals_a_schedule_and_what_is_for_bad_days() {
+        let spec = r#","dimensions":["Memory","Replicas"],"objectives":{"signal":{"type":"CpuUtilization","target":"0.7"},
+            "signals":[{"type":"Query","query":"queue","target":"30","activation":"2"}]},
+            "bounds":{"minReplicas":0,"maxReplicas":9,"schedule":[
+                {"window":"Mon-Fri 07:30-18:00","minReplicas":12},{"window":"Sat 00:00-24:00","minReplicas":2,"maxReplicas":3}]},
+            "behavior":{"manualHoldSeconds":900,"fallback":{"replicas":5}}"#;
+        let plan = service(spec).plan.unwrap();
+        let utilization = PlannedSignal { query: Query::CpuUtilization, target: 0.7, activation: None };
+        let queue =
+            PlannedSignal { query: Query::Custom("queue".into()), target: 30.0, activation: Some(2.0) };
+        assert_eq!(plan.signals, [utilization, queue]);
+        assert!(plan.has_custom_query());
+        let horizontal = plan.settings.horizontal.unwrap();
+        assert_eq!((horizontal.setpoint, horizontal.min_replicas, horizontal.to_zero), (0.7, 1, true));
+        assert_eq!(horizontal.by_hand_s, 900);
+        assert_eq!(horizontal.fallback, Some(Fallback { replicas: 5, after_s: 180 }));
+        let bounds: Vec<_> = plan.schedule.iter().map(|it| (it.min_replicas, it.max_replicas)).collect();
+        assert_eq!(bounds, [(12, 12), (2, 3)]);
     }
 
     #[test]

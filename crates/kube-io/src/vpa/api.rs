@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::objects::{made, usage_patch};
+use super::objects::{made, read_vpa, usage_patch};
 use super::usage::{PodUsage, read_usage};
 use crate::client::{self, Answer, MERGE_PATCH, json_request};
 use crate::retry::{self, WriteReply};
@@ -39,6 +39,17 @@ pub enum ApiError {
     Other(String),
 }
 
+/// Maximum number of namespaces that are listed one by one.
+const LISTED_EACH_MAX: usize = 16;
+
+/// Returns the lists that cover these namespaces: one of each, or if there are many, one of all namespaces (`None`).
+pub fn lists_of<'a>(namespaces: impl ExactSizeIterator<Item = &'a str>) -> Vec<Option<&'a str>> {
+    match namespaces.len() {
+        ..=LISTED_EACH_MAX => namespaces.map(Some).collect(),
+        _ => vec![None],
+    }
+}
+
 pub(super) fn vpa_folder(namespace: &str) -> String {
     format!("/apis/autoscaling.k8s.io/v1/namespaces/{namespace}/verticalpodautoscalers")
 }
@@ -55,19 +66,36 @@ impl Recommending {
         Self { client }
     }
 
-    /// Lists the newest samples of a namespace's pods, from `metrics.k8s.io`.
+    /// Lists the newest samples of the pods of a namespace, or of all, from `metrics.k8s.io`.
     ///
     /// # Errors
     /// [`ApiError::NotFound`]: the cluster has no metrics server.
-    pub async fn pod_metrics(&self, namespace: &str) -> Result<Vec<PodUsage>, ApiError> {
+    pub async fn pod_metrics(&self, namespace: Option<&str>) -> Result<Vec<PodUsage>, ApiError> {
         let mut usages = Vec::new();
-        let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods");
+        let within = namespace.map(|namespace| format!("namespaces/{namespace}/")).unwrap_or_default();
+        let path = format!("/apis/metrics.k8s.io/v1beta1/{within}pods");
         self.list(&path, |item| match read_usage(item) {
             Ok(usage) => usages.push(usage),
             Err(error) => tracing::debug!(namespace, %error, "the metrics of a pod cannot be parsed"),
         })
         .await?;
         Ok(usages)
+    }
+
+    /// Reads a VPA; `None`: there is none of this name, or the cluster does not have the kind.
+    ///
+    /// # Errors
+    /// The request failed, or the object cannot be parsed.
+    pub async fn vpa(&self, namespace: &str, name: &str) -> Result<Option<Vpa>, ApiError> {
+        let path = format!("{}/{name}", vpa_folder(namespace));
+        match self.get(&path, "application/json").await {
+            Ok(answer) => {
+                let text = String::from_utf8_lossy(&answer.body);
+                read_vpa(&text).map(Some).map_err(ApiError::Other)
+            }
+            Err(ApiError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes the status of a VPA, unless it was deleted or recreated since it was read.

@@ -31,6 +31,13 @@ pub struct PressureEviction {
     pub used: Vec<(String, Amount)>,
 }
 
+/// Evictions by namespace, and the number of those beyond the limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Evictions {
+    pub by_namespace: BTreeMap<Arc<str>, Vec<PressureEviction>>,
+    pub beyond: usize,
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Event {
@@ -42,6 +49,7 @@ struct Event {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Meta {
+    namespace: Arc<str>,
     uid: String,
     creation_timestamp: Option<String>,
     #[serde(deserialize_with = "nullable")]
@@ -58,20 +66,24 @@ struct Involved {
 }
 
 impl Recommending {
-    /// Lists the memory-pressure evictions of a namespace, at most [`EVICTIONS_MAX`], and counts the rest.
+    /// Lists the memory-pressure evictions of a namespace, or of all: of each at most [`EVICTIONS_MAX`], and counts the rest.
     ///
     /// # Errors
     /// When the list is incomplete.
-    pub async fn evictions(&self, namespace: &str) -> Result<(Vec<PressureEviction>, usize), ApiError> {
-        let (mut evictions, mut beyond) = (Vec::new(), 0);
-        let path = format!("/api/v1/namespaces/{namespace}/events");
-        self.list_where(&path, "fieldSelector=reason%3DEvicted", |item| match read(item) {
-            Some(_) if evictions.len() == EVICTIONS_MAX => beyond += 1,
-            Some(eviction) => evictions.push(eviction),
-            None => {}
+    pub async fn evictions(&self, namespace: Option<&str>) -> Result<Evictions, ApiError> {
+        let mut evictions = Evictions::default();
+        let within = namespace.map(|namespace| format!("namespaces/{namespace}/")).unwrap_or_default();
+        let path = format!("/api/v1/{within}events");
+        self.list_where(&path, "fieldSelector=reason%3DEvicted", |item| {
+            let Some((namespace, eviction)) = read(item) else { return };
+            let of_namespace = evictions.by_namespace.entry(namespace).or_default();
+            match of_namespace.len() < EVICTIONS_MAX {
+                true => of_namespace.push(eviction),
+                false => evictions.beyond += 1,
+            }
         })
         .await?;
-        Ok((evictions, beyond))
+        Ok(evictions)
     }
 
     /// Returns the controller of a pod, which may be finished; `None` if the pod is gone or has no controller.
@@ -93,8 +105,8 @@ impl Recommending {
     }
 }
 
-/// Parses an eviction; `None` if the cause is not memory pressure or the Event is incomplete.
-fn read(json: &str) -> Option<PressureEviction> {
+/// Parses an eviction, with its namespace; `None` if the cause is not memory pressure or the Event is incomplete.
+fn read(json: &str) -> Option<(Arc<str>, PressureEviction)> {
     let Event { metadata, reason, involved_object } = serde_json::from_str(json).ok()?;
     if reason != "Evicted" || involved_object.kind != "Pod" || !is_name(&involved_object.name) {
         return None;
@@ -115,13 +127,14 @@ fn read(json: &str) -> Option<PressureEviction> {
         })
         .collect();
     let time = time::from_text(metadata.creation_timestamp.as_deref()?).ok()?;
-    (!used.is_empty() && !metadata.uid.is_empty()).then(|| PressureEviction {
+    let eviction = PressureEviction {
         uid: metadata.uid,
         time,
         pod: involved_object.name,
         pod_uid: involved_object.uid.into(),
         used,
-    })
+    };
+    (!eviction.used.is_empty() && !eviction.uid.is_empty()).then_some((metadata.namespace, eviction))
 }
 
 #[cfg(test)]
@@ -133,7 +146,7 @@ mod tests {
     fn event(containers: &str, usages: &str, starved: &str) -> Value {
         json!({
             "metadata": {
-                "name": "web.1", "uid": "e", "creationTimestamp": "1970-01-01T00:00:01Z",
+                "namespace": "shop", "name": "web.1", "uid": "e", "creationTimestamp": "1970-01-01T00:00:01Z",
                 "annotations": {
                     "offending_containers": containers, "offending_containers_usage": usages,
                     "starved_resource": starved,
@@ -145,12 +158,13 @@ mod tests {
     }
 
     fn used(event: &Value) -> Option<Vec<(String, Amount)>> {
-        read(&event.to_string()).map(|eviction| eviction.used)
+        read(&event.to_string()).map(|(_, eviction)| eviction.used)
     }
 
     #[test]
     fn an_eviction_tells_the_memory_of_each_container_that_used_too_much() {
-        let eviction = read(&event("app", "1024Ki", "memory").to_string()).unwrap();
+        let (namespace, eviction) = read(&event("app", "1024Ki", "memory").to_string()).unwrap();
+        assert_eq!(&*namespace, "shop");
         assert_eq!((eviction.time, eviction.pod.as_str(), &*eviction.pod_uid), (1_000_000_000, "web", "u"));
         assert_eq!(eviction.used, [("app".to_owned(), 1 << 20)]);
         let several = event("app,proxy,log", "1Mi,bad,3Ki", "memory,memory,memory");

@@ -9,6 +9,7 @@ use berth_rightsizing::recommend::{Amount, UnixNanos, time};
 /// The usage of a pod at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodUsage {
+    pub namespace: String,
     pub name: String,
     pub time: UnixNanos,
     pub containers: Vec<ContainerUsage>,
@@ -32,6 +33,8 @@ pub(super) fn read_usage(json: &str) -> Result<PodUsage, String> {
     }
     #[derive(Deserialize)]
     struct Named {
+        #[serde(default)]
+        namespace: String,
         name: String,
     }
     #[derive(Deserialize)]
@@ -43,6 +46,7 @@ pub(super) fn read_usage(json: &str) -> Result<PodUsage, String> {
     let metrics: PodMetrics = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let containers = metrics.containers.into_iter();
     Ok(PodUsage {
+        namespace: metrics.metadata.namespace,
         name: metrics.metadata.name,
         time: time::from_text(&metrics.timestamp).map_err(|error| error.to_string())?,
         containers: containers

@@ -5,8 +5,8 @@
 //! against each other: more replicas lower the usage of each, sizes follow it down, saturation rises again, until
 //! there are many tiny pods. Therefore, beyond the paper:
 //!
-//! * Saturation is answered by a larger size first, as long as the cap allows it: this takes effect immediately, a
-//!   new pod does not.
+//! * Saturation is answered by a larger size first, as long as the cap and the nodes allow it: this takes effect
+//!   immediately, a new pod does not.
 //! * CPU shrinks only as far as saturation is expected to stay below its setpoint, judged by the highest recent
 //!   signal. It does not shrink while one replica less would do, its load spread over the rest: then the replica is
 //!   removed first, because each pod takes memory even when idle.
@@ -14,7 +14,7 @@
 //!   after any growth. Too much for an hour costs less than too little for a minute.
 //! * Samples are corrected to the current number of pods that share the load ([`super::shares`]).
 //! * Usage at the limit does not show the need: without a saturation signal, throttled containers grow by a step.
-//! * No size shrinks before usage of a day was observed: the peaks of a service that is new here are unknown.
+//! * Nothing shrinks before usage of a day was observed: the peaks of a service that is new here are unknown.
 //! * Memory keeps a margin above its peak, and grows as soon as half of the margin is used: the OOM killer also
 //!   acts when less than 15 % is missing.
 //! * Far above the setpoint, steps are larger and do not wait for the interval.
@@ -52,6 +52,12 @@ pub struct ScalerMemory {
     pub scaled_s: Option<Seconds>,
     /// Time of the last growth of a size or of replicas.
     pub grown_s: Option<Seconds>,
+    /// Time at which another client set the replicas.
+    pub by_hand_s: Option<Seconds>,
+    /// Since when no signal is known.
+    pub deaf_s: Option<Seconds>,
+    /// Since when there is no work.
+    pub idle_s: Option<Seconds>,
     pub controller: Controller,
     /// Highest recent CPU need of the busiest containers, summed over all pods.
     pub need: Worst,
@@ -61,14 +67,17 @@ pub struct ScalerMemory {
     pub peaks: BTreeMap<String, Peaks>,
     /// How long usage was observed, by container.
     pub observed: BTreeMap<String, ObservedSpans>,
+    /// How long the signal was observed.
+    pub signal_observed: ObservedSpan,
 }
 
 impl ScalerMemory {
     /// Clamps times in the future to now: they come from another clock, or from this one before it was set back. A
     /// hold time then starts again, and does not last longer.
     fn without_the_future(&mut self, now: Seconds) {
-        let times = [&mut self.sized_s, &mut self.scaled_s, &mut self.grown_s];
-        for time in times.into_iter().chain([&mut self.need.time_s, &mut self.controller.worst.time_s]) {
+        let halves = [&mut self.sized_s, &mut self.scaled_s, &mut self.grown_s];
+        let times = halves.into_iter().chain([&mut self.by_hand_s, &mut self.deaf_s, &mut self.idle_s]);
+        for time in times.chain([&mut self.need.time_s, &mut self.controller.worst.time_s]) {
             *time = time.map(|time| time.min(now));
         }
     }
@@ -116,10 +125,9 @@ pub fn decide(
         need: None,
         reason: String::new(),
     };
+    round.listen_for_work();
     if seen.replicas == 0 {
-        round.memory.replicas = None;
-        let sizes = containers.iter().map(|container| (container.name.clone(), container.size)).collect();
-        return Decision { sizes, reason: "switched off: spec.replicas is 0".into(), ..Decision::default() };
+        return round.at_zero(containers);
     }
     round.reset_if_scaled_externally();
     round.listen();
@@ -134,7 +142,7 @@ pub fn decide(
         let end = (0..=REASON_MAX).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
         reason.truncate(end);
     }
-    memory.replicas = Some(replicas);
+    memory.replicas = (replicas > 0).then_some(replicas);
     Decision {
         replicas,
         replicas_changed: replicas != seen.replicas,
@@ -185,10 +193,66 @@ impl<'a> Round<'a> {
         let Some(ours) = self.memory.replicas.filter(|ours| *ours != self.seen.replicas) else { return };
         self.memory.controller.reset();
         self.memory.grown_s = Some(self.now);
+        self.memory.by_hand_s = Some(self.now);
         self.explain(format_args!(
             "replicas changed from {ours} to {} by another client",
             self.seen.replicas
         ));
+    }
+
+    /// Notes since when there is no work, and since when nothing is known.
+    fn listen_for_work(&mut self) {
+        let begin = |since: Option<Seconds>, is_so: bool| is_so.then(|| since.unwrap_or(self.now));
+        let is_deaf = self.horizontal().is_some_and(|settings| {
+            horizontal::signal(self.seen.signal, self.now, settings).is_err()
+                && !(self.seen.replicas == 0 && self.seen.busy.is_some())
+        });
+        let (deaf_s, idle_s) =
+            (begin(self.memory.deaf_s, is_deaf), begin(self.memory.idle_s, self.seen.busy == Some(false)));
+        (self.memory.deaf_s, self.memory.idle_s) = (deaf_s, idle_s);
+    }
+
+    /// Returns the fewest replicas, if no signal was known for long enough.
+    fn fallback(&self, settings: &Horizontal) -> Option<u32> {
+        let fallback = settings.fallback?;
+        let is_due = self.memory.deaf_s.is_some() && self.since(self.memory.deaf_s) >= fallback.after_s;
+        is_due.then(|| settings.clamp(fallback.replicas))
+    }
+
+    /// Decides about a workload without replicas.
+    fn at_zero(mut self, containers: &[Container]) -> Decision {
+        let wakes = self.horizontal().filter(|settings| settings.to_zero);
+        let replicas = wakes.and_then(|settings| match self.seen.busy {
+            Some(true) => Some(settings.clamp(1)),
+            Some(false) => None,
+            None => self.fallback(settings),
+        });
+        match (wakes, replicas) {
+            (None, _) => self.explain(format_args!("switched off: spec.replicas is 0")),
+            (Some(_), Some(replicas)) if self.seen.busy.is_none() => {
+                self.explain(format_args!("replicas 0 -> {replicas}: no signal is known"))
+            }
+            (Some(_), Some(replicas)) => {
+                self.explain(format_args!("replicas 0 -> {replicas}: there is work"))
+            }
+            (Some(_), None) if self.seen.busy.is_none() => {
+                self.explain(format_args!("no replicas, and it is unknown whether there is work"))
+            }
+            (Some(_), None) => self.explain(format_args!("no replicas: there is no work")),
+        }
+        if replicas.is_some() {
+            self.memory.grown_s = Some(self.now);
+        }
+        self.memory.replicas = replicas;
+        let sizes = containers.iter().map(|container| (container.name.clone(), container.size)).collect();
+        let replicas = replicas.unwrap_or(0);
+        Decision {
+            replicas,
+            replicas_changed: replicas > 0,
+            sizes,
+            reason: self.reason,
+            ..Decision::default()
+        }
     }
 
     /// Runs the controller, if it is due.
@@ -208,6 +272,7 @@ impl<'a> Round<'a> {
             }
         };
         self.signal = Some(signal);
+        self.memory.signal_observed.extend(self.now);
         self.memory.controller.worst.observe(signal, self.now, settings.hold_s);
         let due = self.since(self.memory.scaled_s) >= settings.every_s;
         if !due && !Controller::is_urgent(signal, settings) {
@@ -216,6 +281,16 @@ impl<'a> Round<'a> {
         self.wish = Some(self.memory.controller.turn(signal, settings));
         self.memory.scaled_s = Some(self.now);
         self.explain(format_args!("signal {signal:.4} of {:.4}", settings.setpoint));
+    }
+
+    /// Returns whether the replicas stay as another client has set them.
+    fn stays_as_set(&mut self, settings: &Horizontal) -> bool {
+        let since = self.since(self.memory.by_hand_s);
+        let stays = since < settings.by_hand_s && self.wish != Some(Wish::GrowFast);
+        if stays {
+            self.explain(format_args!("replicas stay: another client set them {since} s ago"));
+        }
+        stays
     }
 
     /// Computes the sizes (vertical half).
@@ -416,7 +491,7 @@ impl<'a> Round<'a> {
         let current = container.size.cpu_milli;
         let vertical = self.settings.of(&container.name);
         let most = vertical.cpu_bounds.clamp(vertical.cpu_cap_milli.max(1));
-        if current <= 0 || current >= most || self.replicas_come_first() {
+        if current <= 0 || current >= most || self.replicas_come_first() || self.seen.has_no_room {
             return None;
         }
         let share = match self.wish {
@@ -451,6 +526,16 @@ impl<'a> Round<'a> {
             .then(|| format!("usage was observed for {observed} s, a size shrinks after {needed} s"))
     }
 
+    /// Returns why no replica may be removed, if neither CPU usage nor the signal has been observed for long enough.
+    fn replicas_blocked_by_short_history(&self) -> Option<String> {
+        let usage = self.memory.observed.values().map(|spans| spans.cpu);
+        let observed =
+            usage.chain([self.memory.signal_observed]).map(ObservedSpan::length).max().unwrap_or(0);
+        let needed = self.settings.vertical.history_s;
+        (observed < needed)
+            .then(|| format!("usage was observed for {observed} s, replicas are removed after {needed} s"))
+    }
+
     /// Returns the CPU size below which saturation would exceed the setpoint, or the reason not to shrink.
     fn may_shrink(&self, current: i64, busy: bool, vertical: &Vertical) -> Result<i64, String> {
         let since = self.since(self.memory.grown_s);
@@ -459,6 +544,9 @@ impl<'a> Round<'a> {
         }
         let Some(settings) = self.horizontal() else { return Ok(0) };
         let Some(signal) = self.signal else { return Err("no saturation signal".into()) };
+        if let Some(why) = &self.seen.partly_unknown {
+            return Err(why.clone());
+        }
         if signal >= settings.setpoint {
             return Err(format!("the signal is {signal:.4}, at or above the setpoint"));
         }
@@ -512,6 +600,10 @@ impl<'a> Round<'a> {
         let Some(settings) = self.horizontal() else { return self.seen.replicas };
         let now = self.seen.replicas;
         let wanted = self.wanted_replicas(settings);
+        if self.falls_asleep(settings, wanted) {
+            self.explain(format_args!("replicas {now} -> 0: there is no work"));
+            return 0;
+        }
         let within = settings.clamp(wanted);
         if within != wanted {
             self.explain(format_args!(
@@ -530,8 +622,26 @@ impl<'a> Round<'a> {
         within
     }
 
+    /// Returns whether the last replica goes, because there has been no work for long enough.
+    fn falls_asleep(&self, settings: &Horizontal, wanted: u32) -> bool {
+        let (is_last, is_idle) = (self.seen.replicas == 1 && wanted <= 1, self.memory.idle_s.is_some());
+        settings.to_zero
+            && is_last
+            && is_idle
+            && self.since(self.memory.idle_s) >= settings.hold_s
+            && self.since(self.memory.by_hand_s) >= settings.by_hand_s
+            && self.replicas_blocked_by_short_history().is_none()
+    }
+
     fn wanted_replicas(&mut self, settings: &Horizontal) -> u32 {
         let now = self.seen.replicas;
+        if let Some(replicas) = self.fallback(settings).filter(|replicas| *replicas > now) {
+            self.explain(format_args!("no signal for {} s", self.since(self.memory.deaf_s)));
+            return replicas;
+        }
+        if self.stays_as_set(settings) {
+            return now;
+        }
         let followed = self.followed(settings);
         let more = |share| now.saturating_add(step(now, share)).max(followed.unwrap_or(0));
         // Starting pods are part of the answer, unless they take too long.
@@ -581,10 +691,13 @@ impl<'a> Round<'a> {
             self.explain(format_args!("replicas stay: last growth was {since} s ago"));
             return 0;
         }
-        if let Some(why) = self
-            .need
-            .and_then(|(at, _)| self.blocked_by_missing_samples(self.seen.containers[at].unheard.cpu))
-        {
+        let unheard = self.need.map_or(0, |(at, _)| self.seen.containers[at].unheard.cpu);
+        let why = self.blocked_by_missing_samples(unheard).or_else(|| self.seen.partly_unknown.clone());
+        if let Some(why) = why {
+            self.explain(format_args!("replicas stay: {why}"));
+            return 0;
+        }
+        if let Some(why) = self.replicas_blocked_by_short_history() {
             self.explain(format_args!("replicas stay: {why}"));
             return 0;
         }
@@ -623,7 +736,7 @@ impl<'a> Round<'a> {
     fn spread_over(&mut self, replicas: u32, mut sizes: Vec<(String, Size)>) -> Vec<(String, Size)> {
         let (Some(settings), Some((at, _))) = (self.horizontal(), self.need) else { return sizes };
         let vertical = self.busiest();
-        if replicas >= self.seen.replicas || !vertical.cpu {
+        if replicas >= self.seen.replicas || replicas == 0 || !vertical.cpu {
             return sizes;
         }
         let each = self.needed(settings, replicas).map_or(0, from_float);

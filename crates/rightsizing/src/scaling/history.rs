@@ -1,8 +1,13 @@
-//! Span of time in which the usage of a container was observed.
+//! What is known of the usage of a service: the span of time in which it was observed, and its past.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::coordinate::ScalerMemory;
 use super::observation::Seconds;
+use super::settings::Vertical;
+use super::vertical::after_kill;
 
 /// Maximum time without samples within a span.
 const GAP_MAX_S: Seconds = 3_600;
@@ -33,9 +38,54 @@ impl ObservedSpan {
         self.until_s = now;
     }
 
+    /// Extends it into the past by these times of samples, as far as they reach back from it, or from now, without long gaps.
+    pub fn extend_back(&mut self, times: &BTreeSet<Seconds>, now: Seconds) {
+        let is_current =
+            self.length() > 0 && self.until_s <= now && now.saturating_sub(self.until_s) <= GAP_MAX_S;
+        let span = if is_current { *self } else { ObservedSpan { since_s: now, until_s: now } };
+        let mut since_s = span.since_s;
+        for at in times.range(..=span.since_s).rev() {
+            if since_s.saturating_sub(*at) > GAP_MAX_S {
+                break;
+            }
+            since_s = *at;
+        }
+        if since_s < span.since_s {
+            *self = ObservedSpan { since_s, ..span };
+        }
+    }
+
     /// Returns its length.
-    pub fn length(&self) -> Seconds {
+    pub fn length(self) -> Seconds {
         self.until_s.saturating_sub(self.since_s).max(0)
+    }
+}
+
+/// Usage of one container, in all pods of a service, before its first decision: points at most an hour apart.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PastUsage {
+    /// Times with CPU usage.
+    pub cpu: BTreeSet<Seconds>,
+    /// Highest memory since the point before, in bytes.
+    pub memory: BTreeMap<Seconds, i64>,
+    /// Whether it was killed for want of memory.
+    pub killed: bool,
+}
+
+impl ScalerMemory {
+    /// Adds the past of a container.
+    pub fn learn(&mut self, container: &str, past: &PastUsage, vertical: &Vertical, now: Seconds) {
+        let spans = self.observed.entry(container.to_owned()).or_default();
+        spans.cpu.extend_back(&past.cpu, now);
+        spans.memory.extend_back(&past.memory.keys().copied().collect(), now);
+        let peaks = self.peaks.entry(container.to_owned()).or_default();
+        for (at, bytes) in &past.memory {
+            peaks.add((*at).min(now), *bytes);
+        }
+        peaks.trim(now, vertical.peak_hours);
+        if let Some(highest) = peaks.highest().filter(|_| past.killed) {
+            peaks.add(now, after_kill(highest, vertical));
+        }
     }
 }
 
@@ -59,5 +109,23 @@ mod tests {
         assert_eq!(at(start + 60), 60);
         let forged = ObservedSpan { since_s: i64::MIN, until_s: i64::MAX };
         assert!(forged.length() >= 0);
+    }
+
+    #[test]
+    fn a_span_is_extended_into_the_past_as_far_as_there_are_no_long_gaps() {
+        let now = 1_700_000_000;
+        let hours = |ago: &[i64]| ago.iter().map(|ago| now - ago * GAP_MAX_S).collect();
+        let length = |mut span: ObservedSpan, ago: &[i64]| {
+            span.extend_back(&hours(ago), now);
+            span.length() / GAP_MAX_S
+        };
+        assert_eq!(length(ObservedSpan::default(), &[0, 1, 2, 3]), 3);
+        assert_eq!(length(ObservedSpan::default(), &[0, 1, 3, 4]), 1, "there is a gap");
+        assert_eq!(length(ObservedSpan::default(), &[2, 3, 4]), 0, "nothing is known of the last two hours");
+        assert_eq!(length(ObservedSpan::default(), &[]), 0);
+        let observed = ObservedSpan { since_s: now - 2 * GAP_MAX_S, until_s: now };
+        assert_eq!(length(observed, &[3, 4]), 4, "what was observed since joins on");
+        assert_eq!(length(observed, &[5]), 2);
+        assert_eq!(length(observed, &[-9]), 2, "the future is not the past");
     }
 }

@@ -24,6 +24,7 @@ pub mod window;
 mod tests;
 
 pub use coordinate::{Decision, ScalerMemory, decide};
+pub use history::PastUsage;
 pub use observation::{Container, Measured, Observation, Point, Size};
-pub use settings::{Bounds, Gains, Horizontal, ReplicaRule, ScalingSettings, Vertical};
+pub use settings::{Bounds, Fallback, Gains, Horizontal, ReplicaRule, ScalingSettings, Vertical};
 pub use window::{MeasuredKind, Windows};

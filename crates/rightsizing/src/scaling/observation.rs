@@ -47,14 +47,20 @@ pub struct Container {
 /// Current state of one workload.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observation {
-    /// `spec.replicas`. 0: a user switched the workload off, and it stays off.
+    /// `spec.replicas`. 0: a user switched the workload off, and it stays off, unless it may have no replicas while it is idle.
     pub replicas: u32,
     /// Number of ready replicas.
     pub ready: u32,
     /// All containers of its pods, including those without samples.
     pub containers: Vec<Container>,
+    /// Whether a pod could not grow lately, because its node has no room.
+    pub has_no_room: bool,
     /// Saturation signal, in the unit of its setpoint: larger is worse.
     pub signal: Option<Measured>,
+    /// Why the signal may be too low, if it is that of some of several sources only: nothing shrinks then.
+    pub partly_unknown: Option<String>,
+    /// Whether there is work, which is known without any pod; `None`: unknown.
+    pub busy: Option<bool>,
     /// Share of successful requests, 0 to 1.
     pub success: Option<Measured>,
     /// Other controller of the replica count (an HPA, KEDA), if any: the replicas are then left alone.

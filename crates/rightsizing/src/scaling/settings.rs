@@ -172,6 +172,22 @@ pub struct Horizontal {
     pub urgent_at: f64,
     /// As `step`, for urgent signals.
     pub urgent_step: f64,
+    /// Time in seconds after another client set the replicas during which they stay, unless a signal is urgent.
+    pub by_hand_s: Seconds,
+    /// Replicas while no signal is known.
+    pub fallback: Option<Fallback>,
+    /// Whether an idle service has no replica at all.
+    pub to_zero: bool,
+}
+
+/// Replicas while no signal is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fallback {
+    /// At least as many.
+    pub replicas: u32,
+    /// Time in seconds without a signal.
+    pub after_s: Seconds,
 }
 
 impl Default for Horizontal {
@@ -192,6 +208,9 @@ impl Default for Horizontal {
             success_min: 0.99,
             urgent_at: 3.0,
             urgent_step: 0.5,
+            by_hand_s: 300,
+            fallback: None,
+            to_zero: false,
         }
     }
 }

@@ -28,14 +28,7 @@ impl Bench {
                 ..ScalingSettings::default()
             },
             memory: ScalerMemory::default(),
-            seen: Observation {
-                replicas,
-                ready: replicas,
-                containers: vec![app],
-                success: None,
-                signal: None,
-                frozen: None,
-            },
+            seen: Observation { replicas, ready: replicas, containers: vec![app], ..Observation::default() },
             now: START,
         }
     }
@@ -120,6 +113,121 @@ fn on_first_contact_a_size_grows_at_once_and_shrinks_only_after_a_day_of_usage()
     busy.signal(20.0);
     busy.decide();
     assert!(busy.size().cpu_milli > 300 && busy.size().memory_bytes > 600 * MI, "{:?}", busy.size());
+}
+
+#[test]
+fn on_first_contact_replicas_are_added_at_once_and_removed_only_after_a_day_of_usage() {
+    let mut bench = Bench::new(10, 500, 500);
+    bench.settings.vertical = Vertical { cpu: false, memory: false, ..Vertical::default() };
+    let quiet = |bench: &mut Bench| {
+        bench.uses(&[50.0], &[300.0]);
+        bench.signal(1.0);
+        bench.decide()
+    };
+    for minute in 0..24 * 60 {
+        let decision = quiet(&mut bench);
+        assert_eq!(decision.replicas, 10, "{}", decision.reason);
+        if minute == 10 {
+            assert!(decision.reason.contains("replicas are removed after 86400 s"), "{}", decision.reason);
+        }
+        bench.wait(60);
+    }
+    assert_eq!(quiet(&mut bench).replicas, 9);
+    bench.uses(&[500.0], &[300.0]);
+    bench.signal(40.0);
+    bench.wait(60);
+    assert!(bench.decide().replicas > 9);
+}
+
+#[test]
+fn with_a_day_of_history_the_first_decision_shrinks_and_keeps_the_peak_of_that_day() {
+    let past = |hours: i64, killed: bool| PastUsage {
+        cpu: (0..=hours).map(|hour| START - hour * 3_600).collect(),
+        memory: (0..=hours)
+            .map(|hour| (START - hour * 3_600, if hour == 9 { 600 } else { 200 } * MI))
+            .collect(),
+        killed,
+    };
+    let first = |past: PastUsage| {
+        let mut bench = Bench::new(10, 900, 1_500);
+        bench.settings.vertical = Vertical::default();
+        bench.memory.learn("app", &past, &bench.settings.vertical, START);
+        bench.uses(&[50.0], &[200.0]);
+        bench.signal(1.0);
+        let decision = bench.decide();
+        (bench.size(), decision)
+    };
+    let (size, decision) = first(past(24, false));
+    assert_eq!(size.memory_bytes / MI, 690, "the peak nine hours ago and 15 %: {}", decision.reason);
+    assert_eq!(decision.replicas, 9, "{}", decision.reason);
+    let (size, _) = first(past(24, true));
+    assert_eq!((size.memory_bytes + MI / 2) / MI, 828, "it was killed: a fifth more");
+    let (size, decision) = first(past(23, false));
+    assert_eq!((size.cpu_milli, size.memory_bytes / MI), (900, 1_500), "{}", decision.reason);
+    assert_eq!(decision.replicas, 10, "{}", decision.reason);
+}
+
+#[test]
+fn without_any_signal_there_are_the_replicas_of_the_fallback_after_its_time() {
+    let mut bench = Bench::new(4, 500, 500);
+    if let Some(horizontal) = &mut bench.settings.horizontal {
+        horizontal.fallback = Some(Fallback { replicas: 7, after_s: 120 });
+    }
+    bench.uses(&[300.0], &[300.0]);
+    bench.signal(9.9);
+    assert_eq!(bench.decide().replicas, 4);
+    bench.seen.signal = None;
+    for _ in 0..8 {
+        bench.wait(15);
+        assert_eq!(bench.decide().replicas, 4);
+    }
+    bench.wait(15);
+    let decision = bench.decide();
+    assert_eq!(decision.replicas, 7, "{}", decision.reason);
+    assert!(decision.reason.contains("no signal for"), "{}", decision.reason);
+    // It never removes any.
+    (bench.seen.replicas, bench.memory.replicas) = (9, Some(9));
+    bench.wait(15);
+    assert_eq!(bench.decide().replicas, 9);
+}
+
+#[test]
+fn what_somebody_else_has_set_stays_for_a_while_unless_a_signal_is_urgent() {
+    let set_by_hand = |signal: f64| {
+        let mut bench = Bench::new(10, 1_000, 500);
+        bench.uses(&[900.0], &[300.0]);
+        bench.signal(10.0);
+        bench.decide();
+        bench.seen.replicas = 4;
+        bench.wait(15);
+        bench.signal(signal);
+        let at_once = bench.decide();
+        let mut after = 0;
+        while bench.seen.replicas == 4 && after < 900 {
+            bench.wait(15);
+            after += 15;
+            bench.uses(&[900.0], &[300.0]);
+            bench.signal(signal);
+            bench.decide();
+        }
+        (at_once.replicas, after)
+    };
+    let (at_once, after) = set_by_hand(15.0);
+    assert!(at_once == 4 && (300..=375).contains(&after), "after {after} s");
+    assert!(set_by_hand(40.0).0 > 4);
+}
+
+#[test]
+fn where_nodes_have_no_room_for_a_larger_size_replicas_are_added_at_once() {
+    let mut bench = Bench::new(4, 500, 500);
+    bench.uses(&[450.0], &[300.0]);
+    bench.signal(20.0);
+    let mut crowded = Bench::new(4, 500, 500);
+    crowded.uses(&[450.0], &[300.0]);
+    crowded.signal(20.0);
+    crowded.seen.has_no_room = true;
+    assert!(bench.decide().replicas == 4 && bench.size().cpu_milli > 500);
+    assert_eq!(crowded.decide().replicas, 5);
 }
 
 #[test]

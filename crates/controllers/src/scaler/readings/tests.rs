@@ -20,7 +20,7 @@ fn readings(fake: &Fake) -> Readings {
         ..PrometheusConfig::default()
     };
     let source = PrometheusSource::new(config).unwrap();
-    Readings::new(source, Duration::from_secs(15), Arc::default())
+    Readings::new(Source::prometheus(source), Duration::from_secs(15), Arc::default())
 }
 
 fn wanted() -> BTreeMap<Reading, Vec<String>> {
@@ -97,7 +97,7 @@ async fn a_round_does_not_wait_for_a_prometheus_that_hangs_and_sends_it_no_more_
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(fake.asked().len(), 1);
-    let slow = "the query for usage is slow: Prometheus has not answered for 45 s";
+    let slow = "the query for usage is slow: there has been no answer for 45 s";
     assert_eq!(readings.usage_error(NOW_S + 45).as_deref(), Some(slow));
     let slow = slow.replace("usage", "CpuThrottling");
     assert_eq!(signal(&readings, 45), Err(slow));

@@ -1,4 +1,5 @@
 use super::*;
+use berth_kube_io::scaling::{PlannedSignal, Query, ScheduledBounds};
 use berth_rightsizing::apply::Resources;
 use berth_rightsizing::recommend::time;
 
@@ -143,7 +144,7 @@ fn growth_is_told_from_what_only_saves() {
         let settled = bench.settle(1, None);
         assert_eq!(settled.resizes.len(), 1, "{}", settled.decision.reason);
         let scale = berth_kube_io::scaling::WorkloadScale::of(1);
-        settled.grows(&ServiceObservation { scale, pods, signal: Ok(None), success: Ok(None) })
+        settled.grows(&ServiceObservation { scale, pods, signals: Vec::new(), success: Ok(None) })
     };
     assert!(grows(500, 800));
     assert!(!grows(900, 300));
@@ -192,7 +193,8 @@ impl Bench {
                 ..ScalingSettings::default()
             },
             estimator: None,
-            signal: None,
+            signals: Vec::new(),
+            schedule: Vec::new(),
             success: None,
             needs_success: false,
             behavior: Default::default(),
@@ -227,6 +229,10 @@ impl Bench {
     }
 
     fn settle(&mut self, replicas: u32, signal: Option<Point>) -> Settled {
+        self.settle_with(replicas, vec![Ok(signal)])
+    }
+
+    fn settle_with(&mut self, replicas: u32, signals: Vec<Result<Option<Point>, String>>) -> Settled {
         let service = ScaledService {
             namespace: "shop".into(),
             name: "web".into(),
@@ -242,8 +248,7 @@ impl Bench {
             status: None,
         };
         let scale = berth_kube_io::scaling::WorkloadScale::of(replicas);
-        let look =
-            ServiceObservation { scale, pods: self.pods.clone(), signal: Ok(signal), success: Ok(None) };
+        let look = ServiceObservation { scale, pods: self.pods.clone(), signals, success: Ok(None) };
         let now = Timestamp::from_second(self.now).unwrap();
         let plan = (&service, &self.plan);
         self.remembered.settle(plan, &look, &self.others, &self.windows, now)
@@ -435,4 +440,112 @@ mod garbage {
             }
         }
     }
+}
+
+/// A service whose replicas follow the share of throttling and the length of a queue.
+fn with_two_signals(pods: usize) -> Bench {
+    let mut bench = Bench::new(pods);
+    let throttling = Query::Signal(berth_prometheus::SignalKind::CpuThrottling);
+    let queue = Query::Custom("queue".into());
+    bench.plan.signals = vec![
+        PlannedSignal { query: throttling, target: 0.1, activation: None },
+        PlannedSignal { query: queue, target: 30.0, activation: Some(2.0) },
+    ];
+    let vertical = Vertical { cpu: false, memory: false, history_s: 0, ..Vertical::default() };
+    bench.plan.settings = ScalingSettings {
+        vertical,
+        horizontal: Some(Horizontal { setpoint: 0.1, max_replicas: 20, ..Horizontal::default() }),
+        ..ScalingSettings::default()
+    };
+    bench
+}
+
+#[test]
+fn the_signal_that_is_highest_relative_to_its_target_wins_and_none_is_removed_while_one_is_unknown() {
+    let decided = |throttling: Option<f64>, queue: Result<Option<f64>, String>| {
+        let mut bench = with_two_signals(4);
+        bench.use_cpu(4, 300.0);
+        let at = |value| Point { time_s: bench.now, value };
+        let signals = vec![Ok(throttling.map(at)), queue.map(|queue| queue.map(at))];
+        bench.settle_with(10, signals).decision
+    };
+    assert!(decided(Some(0.01), Ok(Some(60.0))).replicas > 10, "the queue is twice as long as it should be");
+    assert!(decided(Some(0.2), Ok(Some(0.0))).replicas > 10);
+    assert!(decided(Some(0.01), Ok(Some(1.0))).replicas < 10);
+    assert!(decided(None, Ok(Some(60.0))).replicas > 10, "growth needs one signal");
+    for unknown in [Ok(None), Err("no answer".to_owned()), Ok(Some(f64::NAN))] {
+        let decision = decided(Some(0.01), unknown);
+        assert_eq!(decision.replicas, 10);
+        assert!(decision.reason.contains("1 of 2 signals are unknown"), "{}", decision.reason);
+    }
+}
+
+#[test]
+fn bounds_follow_the_schedule() {
+    // A Thursday, 22:13 UTC.
+    let now = 1_700_000_000 - 5 * 86_400;
+    let bounds = |window: &str, min_replicas: u32, max_replicas: u32| ScheduledBounds {
+        window: window.parse().unwrap(),
+        min_replicas,
+        max_replicas,
+    };
+    let replicas = |schedule: Vec<ScheduledBounds>| {
+        let mut bench = with_two_signals(2);
+        bench.now = now;
+        bench.plan.schedule = schedule;
+        bench.settle_with(2, vec![Ok(None), Ok(None)]).decision.replicas
+    };
+    assert_eq!(replicas(vec![]), 2);
+    assert_eq!(replicas(vec![bounds("Mon-Fri 22:00-23:00", 6, 20)]), 6);
+    assert_eq!(replicas(vec![bounds("Mon-Fri 22:00-23:00", 6, 20), bounds("Thu 00:00-24:00", 9, 9)]), 9);
+    assert_eq!(replicas(vec![bounds("Mon-Fri 21:00-22:00", 6, 20), bounds("Sun 00:00-24:00", 9, 9)]), 2);
+}
+
+#[test]
+fn an_idle_service_has_no_replicas_until_there_is_work() {
+    let mut bench = with_two_signals(1);
+    if let Some(horizontal) = &mut bench.plan.settings.horizontal {
+        *horizontal = Horizontal { to_zero: true, hold_s: 60, ..horizontal.clone() };
+    }
+    let settle = |bench: &mut Bench, replicas: u32, queue: Option<f64>| {
+        bench.now += 15;
+        let at = |value| Point { time_s: bench.now, value };
+        let signals = vec![Ok((replicas > 0).then(|| at(0.0))), Ok(queue.map(at))];
+        bench.settle_with(replicas, signals).decision
+    };
+    for _ in 0..4 {
+        assert_eq!(settle(&mut bench, 1, Some(2.0)).replicas, 1, "not for long enough");
+    }
+    // For so long as it is unknown, nothing is known of a pause.
+    assert_eq!(settle(&mut bench, 1, None).replicas, 1);
+    for _ in 0..4 {
+        assert_eq!(settle(&mut bench, 1, Some(2.0)).replicas, 1);
+    }
+    let decision = settle(&mut bench, 1, Some(1.0));
+    assert_eq!(decision.replicas, 0, "{}", decision.reason);
+    bench.pods.clear();
+    for queue in [Some(1.0), None] {
+        assert_eq!(settle(&mut bench, 0, queue).replicas, 0);
+    }
+    let decision = settle(&mut bench, 0, Some(3.0));
+    assert_eq!((decision.replicas, decision.replicas_changed), (1, true), "{}", decision.reason);
+    // Who may not have 0 replicas was switched off by somebody.
+    bench.plan.settings.horizontal = Some(Horizontal { setpoint: 0.1, ..Horizontal::default() });
+    let decision = settle(&mut bench, 0, Some(3.0));
+    assert!(decision.replicas == 0 && decision.reason.contains("switched off"), "{}", decision.reason);
+}
+
+#[test]
+fn a_service_whose_pods_wait_for_room_gets_replicas_instead_of_larger_ones() {
+    let grown = |waits: Option<Resizing>| {
+        let mut bench = Bench::new(2);
+        let horizontal = Horizontal { setpoint: 0.1, max_replicas: 20, ..Horizontal::default() };
+        bench.plan.settings.horizontal = Some(horizontal);
+        bench.use_cpu(2, 800.0);
+        bench.pods[0].resize = waits;
+        let decision = bench.settle(2, Some(Point { time_s: bench.now, value: 0.2 })).decision;
+        (decision.replicas > 2, decision.sizes[0].1.cpu_milli > 900)
+    };
+    assert_eq!(grown(None), (false, true));
+    assert_eq!(grown(Some(Resizing::Deferred)), (true, false));
 }

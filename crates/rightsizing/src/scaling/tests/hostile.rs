@@ -55,10 +55,12 @@ prop_compose! {
         signal in prop::option::of((time(), number())),
         success in prop::option::of((time(), number())),
         frozen in prop::option::weighted(0.1, Just("an HPA".to_owned())),
+        (busy, has_no_room) in any::<(Option<bool>, bool)>(),
+        partly_unknown in prop::option::weighted(0.1, Just("1 of 2".to_owned())),
     ) -> Observation {
         let measured = |(time_s, value)| Point { time_s, value };
         let (signal, success) = (signal.map(measured), success.map(measured));
-        Observation { replicas, ready, containers, signal, success, frozen }
+        Observation { replicas, ready, containers, has_no_room, signal, partly_unknown, busy, success, frozen }
     }
 }
 
@@ -72,12 +74,14 @@ prop_compose! {
         max_replicas in prop_oneof![0_u32..30, any::<u32>()],
         (every_s, hold_s, stale_s) in (time(), time(), time()),
         (success_min, is_proportional) in (number(), any::<bool>()),
+        (by_hand_s, to_zero, fallback) in (time(), any::<bool>(), prop::option::of((any::<u32>(), time()))),
     ) -> Horizontal {
         let rule = if is_proportional { ReplicaRule::Proportional } else { ReplicaRule::Pid };
         let gains = Gains { proportional: gains.0, integral: gains.1, derivative: gains.2 };
         Horizontal {
             setpoint, rule, replicas_first, gains, dead_band, step, min_replicas, max_replicas, every_s, hold_s, stale_s, success_min,
-            urgent_at, urgent_step, steepness,
+            urgent_at, urgent_step, steepness, by_hand_s, to_zero,
+            fallback: fallback.map(|(replicas, after_s)| Fallback { replicas, after_s }),
         }
     }
 }
@@ -140,6 +144,10 @@ prop_compose! {
             controller: Controller { integral, error, worst: Worst { value: worst, time_s: times.1 } },
             peaks: BTreeMap::from([("a".to_owned(), peaks)]),
             observed: BTreeMap::from([("a".to_owned(), ObservedSpans { cpu: span, memory: span })]),
+            signal_observed: span,
+            by_hand_s: times.1,
+            deaf_s: times.2,
+            idle_s: times.0,
         }
     }
 }
@@ -165,7 +173,16 @@ proptest! {
             prop_assert!(memory.shares.len() <= 32);
             prop_assert!(!decision.reason.contains('\n'));
             match &settings.horizontal {
-                Some(horizontal) if seen.replicas > 0 && seen.frozen.is_none() => {
+                // The last replica may go, and the first one come, where there may be none.
+                Some(horizontal)
+                    if horizontal.to_zero
+                        && seen.frozen.is_none()
+                        && seen.replicas <= 1
+                        && decision.replicas == 0 =>
+                {
+                    prop_assert!(seen.busy != Some(true));
+                }
+                Some(horizontal) if (seen.replicas > 0 || horizontal.to_zero) && seen.frozen.is_none() => {
                     prop_assert_eq!(horizontal.clamp(decision.replicas), decision.replicas);
                     prop_assert!(decision.replicas > 0);
                 }

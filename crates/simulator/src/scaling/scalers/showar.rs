@@ -59,7 +59,7 @@ impl Scaler for ShowarScaler {
             containers: vec![container],
             signal: scrape.wait.map(measured),
             success: Some(measured(scrape.success)),
-            frozen: None,
+            ..Observation::default()
         };
         let decision = decide(&self.settings, &mut self.memory, &seen, scrape.time_s);
         let size = decision.sizes.first().map_or(scrape.size, |(_, size)| *size);
