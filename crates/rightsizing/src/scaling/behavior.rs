@@ -225,6 +225,27 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_counts_from_what_was_there_when_its_period_began() {
+        let one = || rules(0, Select::Max, &[(StepAmount::Pods(1), 60)]);
+        let behavior = Behavior { up: one(), down: one() };
+        let after = |from, to, wanted| {
+            let mut history = History::default();
+            history.changed(0, from, to);
+            [30, 60].map(|now| behavior.allow(&history, now, to, wanted).replicas)
+        };
+        assert_eq!(after(10, 6, 50), [11, 7], "four were removed");
+        assert_eq!(after(5, 8, 1), [4, 7], "three were added");
+    }
+
+    #[test]
+    fn a_share_of_few_replicas_is_one_of_them_at_least() {
+        let tenth = || rules(0, Select::Max, &[(StepAmount::Percent(10), 60)]);
+        let behavior = Behavior { up: tenth(), down: tenth() };
+        let of_three = |wanted| behavior.allow(&History::default(), 0, 3, wanted).replicas;
+        assert_eq!((of_three(9), of_three(1)), (4, 2));
+    }
+
+    #[test]
     fn a_direction_rests_after_a_change_in_the_other() {
         let behavior = Behavior { up: rules(60, Select::Max, &[]), down: rules(300, Select::Max, &[]) };
         let mut history = History::default();

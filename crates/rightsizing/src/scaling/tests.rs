@@ -1,5 +1,7 @@
 mod faults;
+mod horizontal;
 mod hostile;
+mod vertical;
 
 use super::*;
 use crate::scaling::coordinate::ScalerMemory;
@@ -408,6 +410,19 @@ fn replicas_shrink_one_step_a_minute_but_not_soon_after_growth() {
 }
 
 #[test]
+fn a_replica_goes_as_soon_as_the_hold_time_after_growth_is_over() {
+    let after = |seconds: i64| {
+        let mut bench = Bench::new(10, 1_000, 500);
+        bench.memory.grown_s = Some(START);
+        bench.wait(seconds);
+        bench.signal(1.0);
+        bench.uses(&[300.0], &[460.0]);
+        bench.decide().replicas
+    };
+    assert_eq!([after(299), after(300)], [10, 9]);
+}
+
+#[test]
 fn memory_grows_before_it_is_used_up() {
     let mut bench = Bench::new(2, 200, 250);
     bench.uses(&[190.0], &[150.0]);
@@ -481,6 +496,94 @@ fn failing_requests_add_a_replica() {
     let decision = bench.decide();
     assert_eq!(decision.replicas, 5, "{}", decision.reason);
     assert!(decision.reason.contains("98.00 % of requests succeed"), "{}", decision.reason);
+}
+
+#[test]
+fn requests_that_fail_add_one_replica_per_interval() {
+    let mut bench = Bench::new(4, 1_000, 500);
+    let mut after = |seconds: i64, success: f64| {
+        bench.wait(seconds);
+        bench.signal(9.9);
+        bench.seen.success = Some(Point { time_s: bench.now, value: success });
+        bench.uses(&[900.0], &[460.0]);
+        bench.decide().replicas
+    };
+    assert_eq!(after(0, 0.99), 4, "so many have to succeed");
+    assert_eq!([after(60, 0.98), after(59, 0.98), after(1, 0.98)], [5, 5, 6]);
+}
+
+#[test]
+fn pods_that_take_longer_than_the_interval_to_start_hold_up_no_growth() {
+    let mut bench = Bench::new(10, 1_000, 500);
+    let mut after = |seconds: i64| {
+        bench.wait(seconds);
+        bench.signal(45.0);
+        bench.uses(&[900.0], &[460.0]);
+        bench.seen.ready = 10;
+        bench.decide().replicas
+    };
+    assert_eq!([after(0), after(59), after(1)], [15, 15, 20]);
+}
+
+#[test]
+fn saturation_is_answered_by_the_container_that_uses_most_of_its_size() {
+    let mut bench = Bench::new(10, 800, 500);
+    bench.uses(&[190.0], &[460.0]);
+    let mut proxy = Container { name: "proxy".into(), ..bench.seen.containers[0].clone() };
+    proxy.size.cpu_milli = 200;
+    bench.uses(&[500.0], &[460.0]);
+    bench.seen.containers.push(proxy);
+    bench.signal(15.0);
+    let decision = bench.decide();
+    let [app, proxy] = [0, 1].map(|at| decision.sizes[at].1.cpu_milli);
+    assert!(app == 800 && proxy > 200, "{}", decision.reason);
+}
+
+#[test]
+fn fewer_replicas_get_the_cpu_of_those_that_go() {
+    let mut bench = Bench::new(3, 500, 500);
+    bench.signal(1.0);
+    bench.uses(&[400.0], &[460.0]);
+    let decision = bench.decide();
+    assert_eq!((decision.replicas, bench.size().cpu_milli), (2, 600), "{}", decision.reason);
+}
+
+#[test]
+fn a_replica_goes_where_the_others_can_carry_its_load_exactly() {
+    let one_of_two = |cpu: bool, signal: f64| {
+        let mut bench = Bench::new(2, 1_000, 500);
+        bench.settings.horizontal.as_mut().expect("it scales").min_replicas = 1;
+        (bench.settings.vertical.cpu, bench.settings.vertical.change) = (cpu, 0.0);
+        bench.signal(signal);
+        bench.uses(&[500.0], &[460.0]);
+        bench.decide().replicas
+    };
+    assert_eq!(one_of_two(true, 0.1), 1, "twice 500m is the cap");
+    assert_eq!((one_of_two(false, 0.0), one_of_two(false, 5.0)), (1, 2), "judged by the signal alone");
+}
+
+#[test]
+fn a_container_that_is_throttled_in_a_fifth_of_its_samples_grows() {
+    let sized = |usage: &[f64]| {
+        let mut bench = Bench::alone(500, 500);
+        bench.settings.vertical.sigmas = 0.0;
+        bench.uses(usage, &[460.0]);
+        bench.decide();
+        bench.size().cpu_milli
+    };
+    assert!(sized(&[475.0, 450.0, 450.0, 450.0, 450.0]) > 500);
+    let tenth: Vec<_> = (0..10).map(|at| if at == 0 { 475.0 } else { 450.0 }).collect();
+    assert_eq!(sized(&tenth), 500);
+}
+
+#[test]
+fn at_the_setpoint_no_cpu_is_taken_away_and_the_reason_says_so() {
+    let mut bench = Bench::new(2, 1_000, 500);
+    bench.signal(10.0);
+    bench.uses(&[300.0], &[460.0]);
+    let decision = bench.decide();
+    assert_eq!(bench.size().cpu_milli, 1_000);
+    assert!(decision.reason.contains("10.0000, at or above the setpoint"), "{}", decision.reason);
 }
 
 #[test]
@@ -612,4 +715,15 @@ fn a_service_can_have_two_replicas_before_its_cpu_grows() {
     assert_eq!(grown(2)[0], (2, false), "a replica first");
     assert!(grown(2)[2].1, "then CPU: {:?}", grown(2));
     assert_eq!(grown(1)[0], (1, true));
+}
+
+#[test]
+fn cpu_grows_where_no_more_replicas_are_allowed_to_be_first() {
+    let mut bench = Bench::new(2, 300, 900);
+    let horizontal = bench.settings.horizontal.as_mut().expect("it scales");
+    (horizontal.replicas_first, horizontal.max_replicas) = (5, 2);
+    bench.uses(&[290.0], &[300.0]);
+    bench.signal(20.0);
+    let decision = bench.decide();
+    assert!(decision.replicas == 2 && bench.size().cpu_milli > 300, "{}", decision.reason);
 }

@@ -123,6 +123,16 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_a_pod_at_one_time_are_summed() {
+        let mut windows = Windows::new(Duration::from_secs(60));
+        for (time_s, value) in [(100, 2.0), (100, 3.0), (160, 7.0)] {
+            windows.add_to(("shop", "web-0"), time_s, value);
+        }
+        let sums: Vec<_> = windows.of(("shop", "web-0", ""), MeasuredKind::Network).collect();
+        assert_eq!(sums, [Point { time_s: 100, value: 5.0 }, Point { time_s: 160, value: 7.0 }]);
+    }
+
+    #[test]
     fn no_more_samples_are_kept_than_the_time_has_room_for() {
         let mut windows = Windows::new(Duration::from_secs(60));
         (0..50).for_each(|time| windows.add(APP, MeasuredKind::Memory, at(time)));
