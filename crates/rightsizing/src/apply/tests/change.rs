@@ -99,6 +99,46 @@ fn a_limit_is_no_larger_a_multiple_of_the_request_than_is_allowed() {
 }
 
 #[test]
+fn a_request_that_the_allowed_ratio_divides_with_a_rest_is_rounded_up() {
+    let (pod, mut vpa) = one(amounts(600, None), amounts(1_001, None), amounts(100, None));
+    let container = Range { ratio_milli: amounts(2_000, None), ..Range::default() };
+    vpa.policies =
+        vec![ContainerPolicy { container: "*".into(), requests_only: true, ..ContainerPolicy::default() }];
+    let ranges = Ranges { container, pod: Range::default() };
+    assert_eq!(changed(&pod, &vpa, &ranges), (amounts(501, None), OptionalAmounts::default()));
+}
+
+#[test]
+fn what_is_just_allowed_is_not_said_to_be_capped() {
+    let (pod, mut vpa) = one(amounts(1_000, MI), amounts(1_000, None), amounts(400, MI));
+    let notes = |vpa: &Vpa, bound: Option<i64>| {
+        let container = Range { min: amounts(bound, None), max: amounts(bound, None), ..Range::default() };
+        let ranges = Ranges { container, pod: Range::default() };
+        changes(&pod, vpa, &ranges).expect("it changes")[0].notes.clone()
+    };
+    assert_eq!(notes(&vpa, Some(400)), [""; 0]);
+    let allowed = AllowedRange { min: amounts(400, MI), max: amounts(400, MI) };
+    vpa.policies = vec![ContainerPolicy { container: "app".into(), allowed, ..ContainerPolicy::default() }];
+    assert_eq!(notes(&vpa, None), [""; 0]);
+    vpa.policies[0] =
+        ContainerPolicy { container: "app".into(), requests_only: true, ..ContainerPolicy::default() };
+    vpa.status.recommendation = Some(vec![recommendation("app", amounts(1_000, MI))]);
+    assert_eq!(notes(&vpa, None), [""; 0]);
+}
+
+#[test]
+fn a_pod_is_guaranteed_only_if_every_container_limits_both_resources_to_its_requests() {
+    use crate::apply::qos::{QosClass, class};
+    let of = |requests, limits| Resources { requests, limits };
+    let (full, bare) = (of(amounts(100, MI), amounts(100, MI)), Resources::default());
+    assert_eq!(class([full, full]), QosClass::Guaranteed);
+    assert_eq!(class([full, bare]), QosClass::Burstable);
+    assert_eq!(class([of(amounts(100, MI), amounts(200, MI))]), QosClass::Burstable);
+    assert_eq!(class([of(amounts(100, None), amounts(100, None))]), QosClass::Burstable);
+    assert_eq!(class([bare, bare]), QosClass::BestEffort);
+}
+
+#[test]
 fn a_pod_with_resources_of_its_own_or_without_recommendation_stays_as_it_is() {
     let (mut pod, mut vpa) = one(amounts(100, MI), OptionalAmounts::default(), amounts(50, MI));
     pod.is_sized_as_a_whole = true;

@@ -85,6 +85,15 @@ fn those_outside_of_the_bounds_and_old_ones_that_are_far_off_are_due() {
 }
 
 #[test]
+fn a_pod_is_due_from_exactly_half_a_day_and_a_tenth_on() {
+    let due = |target: i64, age: i64| {
+        let pod = SizedPod { started: Some(NOW - age), ..running("a", 1_000) };
+        candidates(&for_cpu("Recreate", target, (500, 2_000)), &[pod]).len()
+    };
+    assert_eq!([due(900, 12 * HOUR), due(901, 12 * HOUR), due(900, 12 * HOUR - 1)], [1, 0, 0]);
+}
+
+#[test]
 fn a_container_that_was_killed_soon_after_its_start_is_due_if_something_would_change() {
     let killed = |after: i64, cpu: i64| {
         let mut pod = SizedPod { started: Some(NOW - MINUTE), ..running("a", cpu) };
@@ -200,6 +209,18 @@ fn requirements_of_a_vpa_decide_about_the_direction() {
 }
 
 #[test]
+fn a_requirement_of_either_direction_is_not_met_by_a_resource_that_stays() {
+    let mut vpa = for_cpu("Recreate", 1_000, (500, 2_000));
+    vpa.status.recommendation.as_mut().unwrap()[0].target.memory = Some(MI);
+    let resources = PerResource { cpu: false, memory: true };
+    for change in ["TargetHigherThanRequests", "TargetLowerThanRequests"] {
+        vpa.update.requirements = vec![EvictionRequirement { resources, change: change.into() }];
+        let steps = steps(&vpa, &[running("a", 100), running("b", 100)]);
+        assert_eq!(steps, [UpdateStep::Hold(Hold::Requirements); 2], "{change}");
+    }
+}
+
+#[test]
 fn in_place_is_tried_first_and_the_budget_holds_for_it_too() {
     let pods = [running("a", 100), running("b", 100)];
     for mode in ["InPlace", "InPlaceOrRecreate"] {
@@ -282,6 +303,19 @@ fn a_pod_that_changes_all_the_time_is_resized_every_five_minutes_at_most() {
         resizes += steps.iter().filter(|(name, step)| name == "a" && *step == UpdateStep::Resize).count();
     }
     assert!(resizes <= 12, "{resizes}");
+}
+
+#[test]
+fn only_a_pod_that_is_killed_again_is_resized_soon_after_a_resize() {
+    let vpa = for_cpu("InPlace", 1_000, (500, 2_000));
+    for (oom_after, step) in [(None, UpdateStep::Hold(Hold::JustResized)), (Some(MINUTE), UpdateStep::Resize)]
+    {
+        let mut pods = [running("a", 100), running("b", 100)];
+        pods.iter_mut().for_each(|pod| pod.containers[0].oom_after = oom_after);
+        let mut memory = UpdaterMemory::default();
+        let mut first = |now| steps_at(&vpa, &pods, &mut memory, (DisruptionRules::default(), now))[0].1;
+        assert_eq!((first(NOW), first(NOW + MINUTE)), (UpdateStep::Resize, step));
+    }
 }
 
 #[test]
