@@ -120,6 +120,15 @@ fn the_margin_is_smaller_for_what_is_large_and_the_highest_of_an_hour_holds() {
 }
 
 #[test]
+fn by_default_a_maximum_is_of_a_week_and_memory_is_large_from_8_gib() {
+    let settings = WindowSettings::defaults();
+    let hours = |hours: u64| Duration::from_secs(hours * 3600);
+    assert_eq!([settings.cpu.reach, settings.memory.reach], [hours(7 * 24); 2]);
+    assert_eq!([settings.cpu.half_life, settings.memory.half_life], [hours(12), hours(48)]);
+    assert_eq!([settings.cpu.large, settings.memory.large], [4.0, 8_589_934_592.0]);
+}
+
+#[test]
 fn a_model_moves_when_that_costs_less_than_to_stay() {
     let settings = EnsembleSettings {
         half_lives: vec![FIVE_MINUTES],

@@ -1,6 +1,7 @@
 //! Upstream's `container_test.go`: which samples become peaks, and what an OOM kill does.
 
 use super::{DAY, Fed, HOUR, MI, SECOND, T0, shapes};
+use crate::recommend::aggregate::Aggregate;
 use crate::recommend::amount::Amount;
 use crate::recommend::histogram::UsageHistogram;
 use crate::recommend::settings::RecommenderSettings;
@@ -122,6 +123,17 @@ fn samples_that_are_negative_or_not_newer_are_refused() {
     assert!(!fed.memory(300, T0 - 1));
     assert!(!fed.memory(-1000, T0 + HOUR));
     assert_eq!((fed.aggregate.cpu_span.count, fed.aggregate.memory_span.count), (1, 2));
+}
+
+#[test]
+fn an_aggregate_without_samples_adds_none_and_may_have_been_there_for_longer() {
+    let mut fed = Fed::new(RecommenderSettings::default()).feed(T0, 3, |_| (100, MI));
+    let (cpu, memory) = (fed.aggregate.cpu_span, fed.aggregate.memory_span);
+    for (created, expected) in [(T0 + DAY, T0), (T0 - DAY, T0 - DAY)] {
+        fed.aggregate.merge(&Aggregate::new(&shapes(&fed.settings), created));
+        assert_eq!((fed.aggregate.cpu_span, fed.aggregate.memory_span), (cpu, memory));
+        assert_eq!(fed.aggregate.created, expected);
+    }
 }
 
 #[test]

@@ -124,6 +124,15 @@ fn whole_cores_stay_whole_in_a_nodes_room() {
 }
 
 #[test]
+fn where_a_node_has_no_whole_core_a_part_of_one_is_better_than_none() {
+    let integer_cpu = vec!["app".into()];
+    let policy = PostPolicy { node_room: amounts(700, 10_000), integer_cpu, ..PostPolicy::default() };
+    let mut recommendations = [recommended("app", 6000, 1000)];
+    process(&mut recommendations, &policy);
+    assert_eq!(recommendations[0].target.cpu, Some(700));
+}
+
+#[test]
 fn room_that_cannot_be_caps_to_nothing() {
     let policy = PostPolicy { node_room: amounts(i64::MIN, 0), ..PostPolicy::default() };
     let mut recommendations = [recommended("app", i64::MAX / 2, 0), recommended("sidecar", i64::MAX / 2, 1)];

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{DAY, HOUR, MI, MINUTE, T0};
+use super::{DAY, HOUR, MI, MINUTE, SECOND, T0};
 use crate::recommend::container::{MemoryRules, Refused};
+use crate::recommend::feed::feed;
 use crate::recommend::settings::RecommenderSettings;
 use crate::recommend::store::{Store, StoreCounts, Workload};
+use crate::usage::{Sample, UsageKind};
 
 fn workload(n: usize) -> Workload {
     Workload { namespace: "shop".into(), kind: "Deployment".into(), name: format!("web-{n}").into() }
@@ -73,6 +75,33 @@ fn samples_of_unknown_pods_and_from_the_future_are_refused() {
     assert_eq!(store.record_oom("a", "app", 100, T0 + HOUR, T0), Err(Refused::Future));
     assert_eq!(store.counts().aggregates, 0);
     assert_eq!(store.add_cpu("a", "app", 100, T0 + MINUTE, T0), Ok(()), "clocks differ a little");
+}
+
+#[test]
+fn a_clock_may_be_five_minutes_ahead_and_no_more() {
+    let (mut store, workload) = (store(), workload(0));
+    store.pod_runs(&"a".into(), &workload);
+    assert_eq!(store.add_memory("a", "app", 100, T0 + 5 * MINUTE + 1, T0), Err(Refused::Future));
+    assert_eq!(store.add_memory("a", "app", 100, T0 + 5 * MINUTE, T0), Ok(()));
+}
+
+#[test]
+fn samples_of_prometheus_are_cores_and_bytes_and_without_a_valid_one_there_is_no_aggregate() {
+    let (mut store, workload) = (store(), workload(0));
+    store.pod_runs(&"a".into(), &workload);
+    let mut fed = |kind, pod, value| {
+        let (mut outcomes, sample) = (Vec::new(), Sample { at: (T0 / SECOND) as f64, value });
+        feed(&mut store, kind, (pod, "app"), &[sample], T0, |_, outcome| outcomes.push(outcome));
+        (outcomes[0], store.counts().aggregates)
+    };
+    assert_eq!(fed(UsageKind::Cpu, "a", -1.0), (Err(Refused::Negative), 0));
+    assert_eq!(fed(UsageKind::Cpu, "a", f64::NAN), (Err(Refused::Negative), 0));
+    assert_eq!(fed(UsageKind::Cpu, "b", 0.25), (Err(Refused::Unknown), 0));
+    assert_eq!(fed(UsageKind::Cpu, "a", 0.25), (Ok(()), 1));
+    assert_eq!(fed(UsageKind::Memory, "a", 1e9), (Ok(()), 1));
+    let aggregate = store.aggregate(&workload, "app").unwrap();
+    let (cpu, memory) = (aggregate.cpu.percentile(1.0), aggregate.memory.percentile(1.0));
+    assert!((0.25..0.3).contains(&cpu) && (1e9..1.1e9).contains(&memory), "{cpu} and {memory}");
 }
 
 #[test]
