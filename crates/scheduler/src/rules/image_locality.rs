@@ -44,4 +44,11 @@ mod tests {
         assert_eq!(answer(&images, 1, &node(i64::MAX)), 0);
         assert_eq!(answer(&[Arc::from("other:1")], 1, &node(i64::MAX)), WORST);
     }
+
+    #[test]
+    fn of_two_containers_each_may_gain_by_as_much_as_one() {
+        let images = [Image { name: "app:1".into(), size_bytes: 500 * MIB }].into();
+        let node = Node { images, ..Node::default() };
+        assert_eq!(answer(&[Arc::from("app:1")], 2, &node), 6);
+    }
 }

@@ -470,6 +470,19 @@ mod tests {
     }
 
     #[test]
+    fn the_mix_is_that_of_splitmix64() {
+        // Its first published outputs from the seed 0.
+        let outputs = [1, 2, 3].map(|turn: u64| mix(GOLDEN.wrapping_mul(turn)));
+        assert_eq!(outputs, [0xE220_A839_7B1D_CDAF, 0x6E78_9E6A_A1B9_65F4, 0x06C4_5D18_8009_454F]);
+    }
+
+    #[test]
+    fn random_words_become_numbers_from_0_to_below_1() {
+        assert_eq!([0, 1 << 62, 1 << 63].map(unit), [0.0, 0.25, 0.5]);
+        assert!((0.999..1.0).contains(&unit(u64::MAX)));
+    }
+
+    #[test]
     fn the_default_layout_has_every_preference_at_its_old_place() {
         let made = Preferences {
             untolerated: 3,

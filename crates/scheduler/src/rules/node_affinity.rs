@@ -148,4 +148,23 @@ mod tests {
         assert_eq!(answer(&many, &node("n", "a")), WORST);
         assert_eq!(answer(&many, &node("n", "b")), 0);
     }
+
+    #[test]
+    fn the_worst_answer_is_that_of_a_node_that_matches_no_preferred_term() {
+        let preferred = |terms: &[(i32, &str)]| PodSpec {
+            node_affinity: NodeAffinity {
+                required: None,
+                preferred: terms
+                    .iter()
+                    .map(|(weight, z)| PreferredTerm { weight: *weight, term: zone_in(&[z]) })
+                    .collect(),
+            },
+            ..PodSpec::default()
+        };
+        for terms in [&[][..], &[(80, "a"), (20, "b")], &[(100, "a"); 100]] {
+            let spec = preferred(terms);
+            assert_eq!(worst(&spec), answer(&spec, &node("n", "c")));
+        }
+        assert_eq!(worst(&preferred(&[(80, "a"), (20, "b")])), 100);
+    }
 }

@@ -76,6 +76,12 @@ mod tests {
     }
 
     #[test]
+    fn a_node_beyond_its_limit_still_takes_pods_that_attach_nothing_new() {
+        assert_eq!(refuses(&wants(0, &["a"]), &row(1, &["a"], &["b"])), None);
+        assert_eq!(refuses(&wants(1, &[]), &row(1, &["a"], &["b"])), FULL);
+    }
+
+    #[test]
     fn a_limit_of_another_driver_says_nothing() {
         let needs = VolumeNeeds { fresh: [("other".into(), 9)].into(), ..VolumeNeeds::default() };
         assert_eq!(refuses(&needs, &row(1, &["a"], &[])), None);

@@ -158,4 +158,12 @@ mod tests {
         let all = Preference::ALL.map(|preference| (preference, None));
         assert_eq!(PreferenceOrder::new(all).unwrap(), PreferenceOrder::default());
     }
+
+    #[test]
+    fn agents_are_limited_to_so_many_in_a_row_and_to_one_at_least() {
+        let among = |most, from, agents| AgentLimit { most, from }.among(agents);
+        assert_eq!(among(2, 3, 4), 0b1001, "the last and the first");
+        assert_eq!(among(2, 6, 4), 0b1100);
+        assert_eq!((among(0, 1, 4), among(9, 1, 2), among(1, 7, 0)), (0b10, 0b11, 1));
+    }
 }

@@ -109,6 +109,41 @@ mod tests {
         assert_eq!(judge(&constraint(1, 2, true), Some(1), Some(1), 2), None);
     }
 
+    fn spread(defaulted: bool, constraints: &[(&str, bool)]) -> PodSpec {
+        let constraint = |(key, hard): &(&str, bool)| SpreadConstraint {
+            topology_key: (*key).into(),
+            hard: *hard,
+            ..constraint(1, 1, true)
+        };
+        let constraints = constraints.iter().map(constraint).collect();
+        PodSpec { spread: berth_model::Spread { constraints, defaulted }, ..PodSpec::default() }
+    }
+
+    #[test]
+    fn only_soft_constraints_count_pods_of_each_node_for_the_hostname() {
+        let spec = spread(false, &[(HOSTNAME, true), (HOSTNAME, false), ("zone", false)]);
+        let topologies = |hard: bool| -> Vec<(usize, TopologyKey)> {
+            counted(&spec, hard).into_iter().map(|(place, counted)| (place, counted.topology)).collect()
+        };
+        assert_eq!(topologies(true), [(0, TopologyKey::Label(HOSTNAME.into()))]);
+        let soft = [(1, TopologyKey::EachNode(HOSTNAME.into())), (2, TopologyKey::Label("zone".into()))];
+        assert_eq!(topologies(false), soft);
+    }
+
+    #[test]
+    fn nodes_must_have_all_labels_of_a_pods_own_constraints_and_none_of_soft_defaults() {
+        let labels = |defaulted: bool, hard: bool| {
+            let spec = spread(defaulted, &[("zone", hard), ("rack", hard), ("zone", hard)]);
+            counted(&spec, hard)[0].1.nodes.as_ref().expect("it is limited").labels.clone()
+        };
+        let both: Box<[Arc<str>]> = ["rack".into(), "zone".into()].into();
+        assert_eq!(
+            [labels(false, true), labels(false, false), labels(true, true)],
+            [(); 3].map(|_| both.clone())
+        );
+        assert_eq!(labels(true, false), [].into());
+    }
+
     #[test]
     fn a_node_costs_its_pods_times_the_topologys_weight() {
         let soft = constraint(5, 1, true);

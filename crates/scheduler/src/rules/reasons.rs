@@ -388,6 +388,18 @@ mod tests {
     }
 
     #[test]
+    fn of_two_refusals_over_domains_that_of_the_earlier_rule_comes_first() {
+        let (spread, label, affinity) = (Reasons::SPREAD, Reasons::SPREAD_LABEL, Reasons::POD_AFFINITY);
+        assert_eq!([spread.first_of_domains(affinity), affinity.first_of_domains(spread)], [Some(spread); 2]);
+        assert_eq!(Reasons::LIMIT.first_of_domains(spread), Some(Reasons::LIMIT));
+        assert_eq!(
+            [spread.first_of_domains(spread), label.first_of_domains(label)],
+            [Some(spread), Some(label)]
+        );
+        assert_eq!(spread.first_of_domains(label), None, "constraints have an order of their own");
+    }
+
+    #[test]
     fn without_nodes_and_with_preemption_never_the_texts_are_upstreams() {
         let class = class(&[]);
         let none = Diagnosis::default();

@@ -24,4 +24,10 @@ mod tests {
         assert!(lopsided > even);
         assert_eq!(preference(&RequestedShares { cpu: 1.0, memory: 0.0 }), STEPS - 1);
     }
+
+    #[test]
+    fn a_resource_that_is_overcommitted_is_as_full_as_one_that_is_full() {
+        assert_eq!(preference(&RequestedShares { cpu: 7.0, memory: 1.0 }), 0);
+        assert_eq!(preference(&RequestedShares { cpu: 1.0, memory: 7.0 }), 0);
+    }
 }

@@ -243,6 +243,60 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_of_memory_counts_what_other_pods_hold_of_it() {
+        let limit = CellLimit { memory: Some(80), ..CellLimit::default() };
+        let mut taken = row(1000, 100, 9);
+        taken.charge(&Holding::from(&Arc::new(usage(0, 60, 0))));
+        assert_eq!(beyond(&limit, &usage(0, 20, 0), &CellLoad::of(&taken)), None);
+        assert_eq!(beyond(&limit, &usage(0, 21, 0), &CellLoad::of(&taken)), Some(Reasons::LIMIT));
+    }
+
+    #[test]
+    fn nodes_of_a_cell_are_loaded_together() {
+        let mut busy = row(1000, 100, 9);
+        busy.charge(&Holding::from(&Arc::new(usage(900, 0, 0))));
+        let (busy, idle) = (CellLoad::of(&busy), CellLoad::of(&row(3000, 100, 9)));
+        let limit = CellLimit { cpu: Some(50), ..CellLimit::default() };
+        assert_eq!(beyond(&limit, &usage(1100, 0, 0), &busy.plus(idle)), None);
+        assert_eq!(beyond(&limit, &usage(1101, 0, 0), &busy.plus(idle)), Some(Reasons::LIMIT));
+        assert_eq!(busy.plus(idle).minus(idle), busy);
+    }
+
+    #[test]
+    fn a_node_without_the_label_of_cells_is_a_cell_of_its_own() {
+        let labels = [("zone", "a")].into_iter().collect();
+        let mut zoned = Row::default();
+        zoned.set_node(Some(Arc::new(Node { labels, ..Node::default() })));
+        let by = |key: Option<&str>| CellLimit { topology_key: key.map(Arc::from), ..CellLimit::default() };
+        let own = [None, Some("zone"), Some("rack")].map(|key| by(key).is_of_node(&zoned));
+        assert_eq!(own, [true, false, true]);
+    }
+
+    #[test]
+    fn the_scarcest_resource_decides_how_much_must_be_freed() {
+        let mut row = row(1000, 100, 2);
+        row.charge(&Holding::from(&Arc::new(usage(500, 90, 1))));
+        assert_eq!(shortage(&usage(500, 10, 1), &row), 0);
+        assert_eq!(shortage(&usage(600, 50, 1), &row), 400);
+        assert_eq!(shortage(&usage(600, 50, 2), &row), 500, "one of two devices");
+        row.charge(&Holding::from(&Arc::new(usage(0, 0, 0))));
+        assert_eq!(shortage(&usage(0, 0, 0), &row), 500, "one of two pods");
+    }
+
+    #[test]
+    fn a_resource_that_a_node_does_not_have_counts_as_full() {
+        let nothing = RequestedShares::after(&usage(0, 0, 0), &row(0, 100, 1));
+        assert_eq!((nothing.cpu, nothing.memory), (1.0, 0.0));
+    }
+
+    #[test]
+    fn a_preference_is_the_mean_of_both_shares() {
+        let shares = RequestedShares { cpu: 0.5, memory: 0.25 };
+        assert_eq!(preference(Packing::LeastAllocated, &shares), 24);
+        assert_eq!(preference(Packing::MostAllocated, &shares), STEPS - 1 - 24);
+    }
+
+    #[test]
     fn least_allocated_prefers_the_emptier_node_and_most_allocated_the_fuller() {
         let (empty, full) =
             (RequestedShares { cpu: 0.1, memory: 0.1 }, RequestedShares { cpu: 0.9, memory: 0.9 });

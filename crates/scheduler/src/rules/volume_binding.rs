@@ -190,6 +190,13 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_of_exactly_the_size_of_a_claim_serves() {
+        let row = row("a", &[volume("small", 10), volume("large", 11)]);
+        assert_eq!(names(plan(&[claim(10)], &row)), ["small"]);
+        assert_eq!(names(plan(&[claim(11)], &row)), ["large"]);
+    }
+
+    #[test]
     fn a_volume_of_another_kind_or_without_the_labels_does_not_serve() {
         let row = row("a", &[volume("v", 10)]);
         let other = |change: &dyn Fn(&mut UnboundClaim)| {
