@@ -8,6 +8,7 @@ use super::*;
 use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::class::{Class, Classifier};
 use crate::objects::{Budgets, ClusterObject, DisruptionBudget, ObjectName, ObjectStores};
+use crate::rules::Salt;
 use berth_model::{
     Amounts, Identity, LabelSelector, Node, Operator, Peer, PodRef, PodSpec, Requirement, Usage,
 };
@@ -194,6 +195,95 @@ fn a_group_goes_as_a_whole_but_for_those_that_are_too_important() {
     };
     assert_eq!(dry_run(elsewhere(0)), (vec!["far".to_owned(), "u0".to_owned()], 1));
     assert_eq!(dry_run(elsewhere(5)), (vec!["u0".to_owned()], 1));
+}
+
+#[test]
+fn a_group_of_which_some_are_being_bound_stays() {
+    let ledger = ledger(&[(0, 400, 10, 0), (0, 600, 5, 0)]);
+    let member = Arc::new(ledger.occupant("u0").expect("it is there"));
+    let group = Arc::new(VictimGroup { name: "g".into(), members: vec![member], unsettled: true });
+    let victims = |cpu_milli| {
+        let site = Site::new(&ledger, NodeId(0), 5, &|uid| (uid == "u0").then(|| group.clone()));
+        agent(&ledger).dry_run(&class(cpu_milli, 5), &site, &Budgets::default(), Default::default())
+    };
+    let uids = |victims: Victims| victims.pods.iter().map(|pod| pod.pod.uid.to_string()).collect::<Vec<_>>();
+    assert_eq!(victims(300).map(uids), Ok(vec!["u1".to_owned()]));
+    assert_eq!(victims(700), Err(Fruitless::StillOut(Reasons::CPU)));
+}
+
+#[test]
+fn pods_that_borrow_go_before_less_important_ones_of_their_node() {
+    let ledger = ledger(&[(0, 500, 10, 0), (9, 500, 10, 0)]);
+    let claim = |pod: &Occupant| match pod.holding.priority {
+        9 => VictimClaim::Lent,
+        _ => VictimClaim::Lower,
+    };
+    let site = Site::claimed(&ledger, NodeId(0), (5, true), claim, &|_| None);
+    let found = agent(&ledger).dry_run(&class(500, 5), &site, &Budgets::default(), Default::default());
+    let victims = found.expect("either is enough");
+    let uids: Vec<_> = victims.pods.iter().map(|pod| &*pod.pod.uid).collect();
+    assert_eq!((uids, victims.unlent), (vec!["u1"], 0));
+}
+
+#[test]
+fn of_equally_important_pods_one_that_has_not_started_goes_first() {
+    let mut ledger = ledger(&[(0, 500, 10, 0), (0, 500, 20, 0)]);
+    let pod = ledger.occupant("u0").expect("it is there").pod;
+    ledger.note_seen(pod, 1, None);
+    let site = Site::new(&ledger, NodeId(0), 5, &|_| None);
+    let found = agent(&ledger).dry_run(&class(500, 5), &site, &Budgets::default(), Default::default());
+    assert_eq!(&*found.expect("one is enough").pods[0].pod.uid, "u0");
+}
+
+/// Surveys nodes of these pods for a pod of priority 5: each with its priority, CPU and quota.
+fn surveyed(nodes: &[&[(i32, i64, Option<&str>)]], cpu_milli: i64, why: Option<Reasons>) -> Survey {
+    let mut ledger = Ledger::default();
+    let allocatable = Amounts { cpu_milli: CPU, pods: 110, ..Amounts::default() };
+    for (at, pods) in nodes.iter().enumerate() {
+        let name: Arc<str> = format!("n{at}").into();
+        ledger.apply_node(Node { name: name.clone(), allocatable, ..Node::default() });
+        for (pod, (priority, cpu, quota)) in pods.iter().enumerate() {
+            let quota = quota.map(Arc::from);
+            let holding = Holding { usage: usage(*cpu), priority: *priority, quota, ..Holding::default() };
+            ledger.bound(&format!("{name}-{pod}").into(), &name, &holding);
+        }
+    }
+    let ids = (0..nodes.len() as u32).map(NodeId);
+    let rows = ids.map(|id| (id, ledger.inventory().row(id), why));
+    survey(&class(cpu_milli, 5), 5, &["lender".into()], Salt(1), rows)
+}
+
+#[test]
+fn of_nodes_with_equally_important_victims_the_one_with_least_to_free_is_tried_first() {
+    let (full, half): (&[_], &[_]) = (&[(0, 1000, None)], &[(0, 600, None)]);
+    assert_eq!(surveyed(&[full, half], 500, Some(Reasons::CPU)).candidates, [NodeId(0), NodeId(1)]);
+    assert_eq!(surveyed(&[half, full], 500, Some(Reasons::CPU)).candidates, [NodeId(1), NodeId(0)]);
+}
+
+#[test]
+fn pods_that_borrow_and_less_important_ones_may_be_needed_together() {
+    let node: &[_] = &[(0, 400, None), (9, 400, Some("lender")), (9, 200, None)];
+    let candidates = |cpu_milli| surveyed(&[node], cpu_milli, Some(Reasons::CPU)).candidates.len();
+    assert_eq!([400, 800, 801].map(candidates), [1, 1, 0]);
+}
+
+#[test]
+fn a_pod_stands_in_the_way_where_a_more_important_one_could_go_only_without_pods_such_as_it() {
+    let ledger = ledger(&[(0, 300, 10, 0)]);
+    let row = ledger.inventory().row(NodeId(0));
+    let stands = |priority, cpu_milli| {
+        let pod = Holding { usage: usage(200), priority, ..Holding::default() };
+        stands_in_the_way(&pod, &usage(cpu_milli), 5, row)
+    };
+    assert_eq!([500, 501, 1000, 1001].map(|cpu| stands(0, cpu)), [false, true, true, false]);
+    assert_eq!([800, 801].map(|cpu| stands(5, cpu)), [true, false], "it cannot be evicted itself");
+}
+
+#[test]
+fn where_eviction_cannot_help_nothing_is_surveyed() {
+    let survey = surveyed(&[&[(0, 1000, None)]], 500, Some(Reasons::TAINTS));
+    assert_eq!((survey.candidates.len(), survey.unhelped.not_helpful), (0, 1));
+    assert_eq!(surveyed(&[&[(0, 1000, None)]], 500, None).candidates.len(), 1, "more than one pod of it");
 }
 
 /// Prints the duration of a preemption that helps nowhere in a large cluster: `cargo test --release -- --ignored
