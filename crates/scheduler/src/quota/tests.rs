@@ -89,6 +89,9 @@ fn a_change_says_whether_pods_move_and_an_invalid_quota_has_none() {
     assert_eq!(index.apply(Quota { generation: 2, limits, ..first.clone() }), QuotaChange::Limits);
     assert_eq!(index.apply(Quota { limits: Err("bad".into()), ..first }), QuotaChange::Pods);
     assert_eq!(index.find(&pod("a", None)), None);
+    let again = quota("again", 1, scope(None, &["b"]));
+    assert_eq!(index.apply(again.clone()), QuotaChange::Pods);
+    assert_eq!(index.apply(Quota { created: 2, ..again }), QuotaChange::Pods, "another may be older now");
     assert_eq!((index.delete("q"), index.delete("q")), (QuotaChange::Limits, QuotaChange::Nothing));
 }
 
@@ -121,6 +124,12 @@ fn amounts_are_written_as_kubernetes_does() {
     assert_eq!([show("hugepages-2Mi", 4 << 20), show("x/gpu", 4096)], ["4Mi", "4096"]);
 }
 
+#[test]
+fn amounts_are_measured_in_cores_bytes_and_counts() {
+    let base = |name: &str, amount| QuotaResource::of(name).base(amount);
+    assert_eq!([base("cpu", 1500), base("memory", 1500), base("x/gpu", 2)], [1.5, 1500.0, 2.0]);
+}
+
 // Lines.
 
 fn join(lines: &mut QuotaLines, name: &str, cpu: i64, gpus: i64, place: Place) {
@@ -149,6 +158,14 @@ fn a_quota_queue_is_first_in_first_out_and_a_large_pod_is_not_overtaken() {
     assert_eq!(release(&mut lines, &maximum, 750, 0), [""; 0]);
     assert_eq!(release(&mut lines, &maximum, 100, 0), ["large", "small"]);
     assert!(lines.is_empty() && lines.quotas().next().is_none());
+}
+
+#[test]
+fn an_entry_is_before_those_with_a_worse_place_and_not_before_itself() {
+    let mut lines = QuotaLines::default();
+    join(&mut lines, "a", 100, 0, place(0, 5));
+    let before = [place(0, 4), place(0, 5), place(0, 6), place(1, 6), place(-1, 4)];
+    assert_eq!(before.map(|place| lines.is_before("q", place)), [false, false, true, false, true]);
 }
 
 #[test]
@@ -343,6 +360,28 @@ fn a_guarantee_is_judged_by_the_resources_that_it_names() {
     assert_eq!(account.borrowed(&nothing), account.used, "without a guarantee all is borrowed");
 }
 
+#[test]
+fn a_quota_borrows_beyond_its_guarantee_and_without_one_from_its_first_pod_on() {
+    let borrows = |guaranteed, used| {
+        let (quota, account) = guarantee(guaranteed, used);
+        account.borrows(quota.valid().expect("it is valid"))
+    };
+    assert_eq!([borrows(300, 299), borrows(300, 300), borrows(300, 301)], [false, false, true]);
+    let with = |pods| Account { pods, ..Account::default() }.borrows(&Limits::default());
+    assert_eq!([with(0), with(1)], [false, true]);
+}
+
+#[test]
+fn a_pod_that_leaves_anyway_counts_against_no_guarantee() {
+    let claim = |rights: &Rights, lower| {
+        let victim = of("other", usage(100, 0));
+        rights.claim(&mut Toll::default(), &victim, lower, true, |_| Some(guarantee(300, 300)))
+    };
+    assert_eq!(claim(&rights(true, Reclaim::Any), false), VictimClaim::Lent);
+    let beyond = rights(false, Reclaim::Any);
+    assert_eq!([claim(&beyond, true), claim(&beyond, false)], [VictimClaim::Lower, VictimClaim::No]);
+}
+
 /// Two quotas that each need what the other has: the one that lost a pod must not be able to reclaim it.
 #[test]
 fn nothing_is_taken_back_and_forth() {
@@ -385,5 +424,9 @@ fn statuses_name_contested_quotas_and_all_shortfalls() {
     let short = "the guarantees of all quotas exceed the allocatable resources of all nodes: cpu 2500m of 2";
     assert_eq!(by_name("second").shortfall.as_ref().map(|it| &*it.0), Some(short));
     assert_eq!(by_name("queue").shortfall, None, "it has no guarantee");
+    cluster.change(QuotaResource::Cpu, 500);
+    let enough =
+        statuses(&index, &Accounts::default(), &QuotaLines::default(), &Default::default(), &[], &cluster);
+    assert!(enough.iter().all(|status| status.shortfall.is_none()), "it has exactly what is guaranteed");
     assert_eq!(&*by_name("queue").message, "applies to pods of queue x of namespace a");
 }
