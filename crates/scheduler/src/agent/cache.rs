@@ -500,7 +500,7 @@ mod tests {
     use crate::class::{ClassContext, Classifier};
     use crate::inventory::Ledger;
     use crate::rules::PlacementSettings;
-    use berth_model::{Identity, Labels, Node, PodSpec};
+    use berth_model::{Amounts, Identity, Labels, Node, PodSelector, PodSpec, Spread, SpreadConstraint};
 
     const SALT: Salt = Salt(1);
 
@@ -556,6 +556,41 @@ mod tests {
             ]
         );
         assert_eq!(parts(&mut cache, &one, &view, 2), [Part::ListHit]);
+    }
+
+    #[test]
+    fn no_more_candidates_are_offered_than_asked_for() {
+        let mut ledger = Ledger::default();
+        for at in 0..9 {
+            let labels = [("zone", ["a", "b"][at % 2])].into_iter().collect();
+            let allocatable = Amounts { pods: 9, ..Amounts::default() };
+            ledger.apply_node(Node { name: format!("n{at}").into(), labels, allocatable, ..Node::default() });
+        }
+        let mut view = View::default();
+        view.catch_up(ledger.inventory());
+        let soft = SpreadConstraint {
+            topology_key: "zone".into(),
+            max_skew: 1,
+            min_domains: 1,
+            hard: false,
+            selector: PodSelector::default(),
+            self_match: true,
+            honor_affinity: true,
+            honor_taints: false,
+        };
+        for constraints in [Vec::new(), vec![soft]] {
+            let spread = Spread { constraints: constraints.into(), defaulted: false };
+            let spec = Arc::new(PodSpec { spread, ..PodSpec::default() });
+            let class = Classifier::default().classify(&spec, &Identity::default(), 0);
+            let mut cache = Cache::new(CacheLimits::unlimited(), SALT);
+            let (mut domains, mut found) = (Domains::default(), Vec::new());
+            let list = cache.list(&class, &view, &mut domains, Duration::ZERO, |_| {});
+            let offered = [2, 5, 10].map(|k| {
+                list.best_k(&domains, k, &mut found);
+                found.len()
+            });
+            assert_eq!(offered, [2, 5, 9]);
+        }
     }
 
     #[test]

@@ -151,3 +151,46 @@ impl CellNodes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(puts: &[(u32, Option<Domain>, Revision)]) -> CellLayout {
+        let mut layout = CellLayout::new(&[]);
+        for (node, domain, revision) in puts {
+            layout.put(NodeId(*node), domain.map(|domain| [domain].into()), *revision);
+        }
+        layout
+    }
+
+    fn left(layout: &CellLayout, since: Revision) -> Option<usize> {
+        layout.vacated_since(since).map(Iterator::count)
+    }
+
+    #[test]
+    fn positions_left_after_a_revision_are_known_and_taken_by_other_nodes() {
+        let layout = layout(&[(0, Some(1), 5), (0, Some(2), 7), (1, Some(1), 7), (2, Some(1), 7)]);
+        assert_eq!([left(&layout, 6), left(&layout, 7)], [Some(1), Some(0)]);
+        let at = |node| layout.position(NodeId(node)).map(|position| (position.cell, position.slot));
+        assert_eq!([at(0), at(1), at(2), at(3)], [Some((1, 0)), Some((0, 0)), Some((0, 1)), None]);
+        assert_eq!((layout.nodes(), layout.cells()[0].node(0)), (3, NodeId(1)));
+    }
+
+    #[test]
+    fn a_node_whose_domains_stay_keeps_its_position() {
+        let mut layout = layout(&[(0, Some(1), 5), (0, Some(1), 7)]);
+        assert_eq!(left(&layout, 0), Some(0));
+        layout.put(NodeId(0), None, 8);
+        layout.put(NodeId(0), None, 9);
+        assert_eq!((layout.position(NodeId(0)), left(&layout, 0)), (None, Some(1)));
+    }
+
+    #[test]
+    fn a_list_that_is_behind_by_more_moves_than_are_remembered_learns_of_it() {
+        let moves = VACATED_MAX as u32 + 1;
+        let puts: Vec<_> = (0..=moves).map(|at| (0, Some(at % 2), Revision::from(at))).collect();
+        let layout = layout(&puts);
+        assert_eq!((left(&layout, 0), left(&layout, 1)), (None, Some(VACATED_MAX)));
+    }
+}

@@ -3,6 +3,9 @@
 //! All state derives from the rows of the view: a changed row is compared with its last counted state, and only the
 //! difference is added. A count is shared by all lists that use it, and dropped with the last of them.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
