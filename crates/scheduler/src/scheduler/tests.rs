@@ -26,7 +26,7 @@ use crate::objects::{ClusterObject, ObjectKind, ObjectName, system_defaults};
 use crate::placement::{BindOutcome, Binding};
 use berth_model::{
     Amounts, Identity, LabelSelector, Node, Operator, Peer, Pod, PodOwner, PodSpec, PreemptionPolicy,
-    Requirement, ScheduledCondition, SpecError, Unsupported, Usage,
+    Requirement, ScheduledCondition, SpecError, Toleration, TolerationOperator, Unsupported, Usage,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -362,6 +362,36 @@ fn a_gated_pod_is_placed_once_its_gates_are_gone() {
     bench.apply(pod("a", 100));
     bench.work();
     assert_eq!(bench.bound(), ["a"]);
+}
+
+#[test]
+fn a_cordoned_node_takes_only_pods_that_tolerate_it() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.scheduler.apply_node(Node { unschedulable: true, ..node("n", 1000) });
+    let key = "node.kubernetes.io/unschedulable".into();
+    let cordon = Toleration { key, operator: TolerationOperator::Exists, value: "".into(), effect: None };
+    let tolerant = pod("tolerant", 100);
+    let spec = PodSpec { tolerations: [cordon].into(), ..PodSpec::clone(tolerant.spec.as_ref().unwrap()) };
+    bench.apply(pod("plain", 100));
+    bench.apply(Pod { spec: Ok(Arc::new(spec)), ..tolerant });
+    bench.work();
+    assert_eq!((bench.bound(), bench.in_state("parked")), (vec!["tolerant"], 1));
+}
+
+#[test]
+fn a_node_that_lost_its_label_after_it_was_chosen_is_not_taken() {
+    let in_zone = |zone| Node { labels: [("zone", zone)].into_iter().collect(), ..node("n", 1000) };
+    let mut bench = Bench::new(1, &["n"]);
+    bench.scheduler.apply_node(in_zone("a"));
+    let plain = pod("p", 100);
+    let node_selector = [("zone", "a")].into_iter().collect();
+    let spec = PodSpec { node_selector, ..PodSpec::clone(plain.spec.as_ref().unwrap()) };
+    bench.apply(Pod { spec: Ok(Arc::new(spec)), ..plain });
+    let task = bench.take(0).expect("it is tried");
+    let answer = bench.choose(0, &task);
+    bench.scheduler.apply_node(in_zone("b"));
+    assert_eq!(bench.settle(0, &task, answer), Settled::Again);
+    assert!(bench.binds.is_empty());
 }
 
 #[test]

@@ -226,6 +226,21 @@ fn a_pod_that_would_unbalance_zones_is_placed_as_soon_as_the_others_catch_up() {
 }
 
 #[test]
+fn a_node_without_the_label_of_a_soft_constraint_comes_first_for_defaults_and_last_for_a_pods_own() {
+    for (defaulted, expected) in [(true, "b"), (false, "a")] {
+        let mut bench = Bench::new(1, &["a", "b"]);
+        bench.scheduler.apply_node(zoned("a", "a"));
+        let web = spread_web("web");
+        let mut spec = PodSpec::clone(web.spec.as_ref().unwrap());
+        spec.spread.constraints[0].hard = false;
+        spec.spread.defaulted = defaulted;
+        bench.apply(Pod { spec: Ok(Arc::new(spec)), ..web });
+        bench.work();
+        assert_eq!(nodes_of(&bench), [("web", expected)]);
+    }
+}
+
+#[test]
 fn two_agents_that_choose_at_once_do_not_put_pods_together_that_refuse_each_other() {
     let mut bench = Bench::new(2, &["a", "b"]);
     for name in ["a", "b"] {

@@ -141,6 +141,44 @@ fn a_gang_that_must_share_a_zone_preempts_in_one_where_all_of_it_fits() {
 }
 
 #[test]
+fn a_zone_where_free_nodes_and_victims_together_are_enough_is_preempted_in() {
+    let mut bench = bench(&[], 2);
+    for (name, zone) in [("a", "one"), ("b", "one"), ("c", "two")] {
+        bench.scheduler.apply_node(in_zone(name, zone, 1000));
+    }
+    bench.allocate(within(GangTopologyMode::Required, allocation("g", 2)));
+    bench.apply(low("b", "x", 1000, 0));
+    bench.join_important(2, 1000);
+    bench.run_until(S);
+    assert_eq!(evicted(&bench), ["x"]);
+    bench.leave("x");
+    assert_eq!(bench.hosts(), ["a", "b"]);
+}
+
+#[test]
+fn of_zones_a_gang_prefers_one_where_it_violates_no_budget_to_one_with_less_important_victims() {
+    let mut bench = bench(&[], 1);
+    for (name, zone) in [("a", "one"), ("b", "two")] {
+        bench.scheduler.apply_node(in_zone(name, zone, 1000));
+    }
+    bench.allocate(within(GangTopologyMode::Required, allocation("g", 1)));
+    let labels = [("app", "kept")].into_iter().collect();
+    let identity = Identity { namespace: "ns".into(), labels, ..Identity::default() };
+    bench.apply(Pod { peer: Arc::new(Peer { identity, ..Peer::default() }), ..low("a", "kept", 1000, 0) });
+    bench.apply(low("b", "other", 1000, 3));
+    let requirement = Requirement { key: "app".into(), operator: Operator::Exists };
+    bench.scheduler.apply_object(ClusterObject::DisruptionBudget(DisruptionBudget {
+        name: ObjectName { namespace: "ns".into(), name: "budget".into() },
+        selector: LabelSelector::All([requirement].into()),
+        allowed: 0,
+        disrupted: Default::default(),
+    }));
+    bench.join_important(1, 1000);
+    bench.run_until(S);
+    assert_eq!(evicted(&bench), ["other"]);
+}
+
+#[test]
 fn of_zones_where_a_gang_could_preempt_it_takes_the_one_that_costs_less() {
     let mut bench = bench(&[], 2);
     for (name, zone) in [("a", "one"), ("b", "one"), ("c", "two"), ("d", "two")] {
@@ -177,6 +215,22 @@ fn a_budget_that_bears_one_disruption_is_not_asked_for_two_where_others_can_go()
     bench.run_until(S);
     let evicted = evicted(&bench);
     assert!(evicted.len() == 2 && evicted.contains(&"other"), "{evicted:?}");
+}
+
+#[test]
+fn of_zones_a_gang_prefers_one_where_it_breaks_up_no_other_gang_to_one_with_less_important_victims() {
+    let mut bench = bench(&[], 1);
+    for (name, zone) in [("a", "one"), ("b", "two")] {
+        bench.scheduler.apply_node(in_zone(name, zone, 1000));
+    }
+    bench.allocate(within(GangTopologyMode::Required, allocation("g", 1)));
+    bench.allocate(allocation("h", 1));
+    bench.apply(Pod { started_s: Some(10), ..on("a", member("h-0", "h", 1000)) });
+    bench.apply(low("b", "other", 1000, 3));
+    bench.run_until(S);
+    bench.join_important(1, 1000);
+    bench.run_until(2 * S);
+    assert_eq!(evicted(&bench), ["other"]);
 }
 
 #[test]

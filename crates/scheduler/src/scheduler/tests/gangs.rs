@@ -363,6 +363,23 @@ fn all_members_share_one_zone_the_one_with_room_for_all() {
 }
 
 #[test]
+fn of_zones_that_hold_a_part_of_a_gang_the_one_that_holds_most_of_it_is_taken() {
+    let mut bench = Bench::new(1, &[]);
+    // For the small member alone, the first zone has most room.
+    for (name, cpu) in [("a1", 900), ("a2", 900), ("a3", 900), ("b1", 1000), ("b2", 1000), ("b3", 100)] {
+        bench.scheduler.apply_node(in_zone(name, &name[..1], cpu));
+    }
+    bench.allocate(within(GangTopologyMode::Required, allocation("g", 1)));
+    bench.scheduler.set_leading(false);
+    for (uid, cpu) in [("g-0", 100), ("g-1", 1000), ("g-2", 1000), ("g-3", 1000)] {
+        bench.apply(member(uid, "g", cpu));
+    }
+    bench.scheduler.set_leading(true);
+    bench.work();
+    assert_eq!(bench.hosts(), ["b1", "b2", "b3"]);
+}
+
+#[test]
 fn a_zone_that_must_hold_all_and_cannot_leaves_the_gang_waiting_and_says_so() {
     let mut bench = Bench::new(1, &[]);
     for (name, zone) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
@@ -379,6 +396,22 @@ fn a_zone_that_must_hold_all_and_cannot_leaves_the_gang_waiting_and_says_so() {
     bench.join("h", 3, 600);
     bench.run_until(2 * S);
     assert_eq!(bench.bound().len(), 3, "it would rather share a zone, but need not");
+}
+
+#[test]
+fn members_that_come_later_go_where_most_of_the_others_are() {
+    let mut bench = Bench::new(1, &[]);
+    for (name, zone) in [("a1", "a"), ("b1", "b")] {
+        bench.scheduler.apply_node(in_zone(name, zone, 1000));
+    }
+    bench.allocate(within(GangTopologyMode::Preferred, allocation("g", 5)));
+    for (uid, node) in [("g-0", "a1"), ("g-1", "b1"), ("g-2", "b1")] {
+        bench.apply(on(node, member(uid, "g", 100)));
+    }
+    bench.apply(member("g-3", "g", 100));
+    bench.apply(member("g-4", "g", 100));
+    bench.run_until(S);
+    assert_eq!(bench.hosts(), ["b1", "b1"], "though the other zone has more room");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Policies apply to waiting pods without a restart.
 
+use super::gangs::{allocation, in_zone, within};
 use super::*;
+use crate::gang::GangTopologyMode;
 use crate::policy::{Governs, ObservedPolicy, PolicySettings, PolicyStatus, StatusReason};
 use crate::rules::CellLimit;
 use berth_model::Packing;
@@ -90,6 +92,19 @@ fn a_choice_made_before_the_policy_changed_is_not_bound() {
     assert!(bench.binds.is_empty());
     bench.work();
     assert_eq!(bench.binds[0].node, "a".into());
+}
+
+#[test]
+fn a_gang_that_is_packed_goes_to_a_zone_that_it_fills_exactly() {
+    let mut bench = Bench::new(1, &[]);
+    for name in ["a1", "a2", "a3", "b1", "b2"] {
+        bench.scheduler.apply_node(in_zone(name, &name[..1], 1000));
+    }
+    bench.scheduler.apply_object(policy(packed()));
+    bench.allocate(within(GangTopologyMode::Required, allocation("g", 2)));
+    bench.join("g", 2, 1000);
+    bench.work();
+    assert_eq!(bench.hosts(), ["b1", "b2"]);
 }
 
 #[test]

@@ -122,6 +122,20 @@ fn a_pod_that_yielded_is_placed_as_soon_as_the_search_ends_without_victims() {
 }
 
 #[test]
+fn a_pod_yields_to_the_search_for_victims_that_follows_when_no_node_was_found() {
+    let mut bench = bench();
+    bench.apply(important());
+    let task = bench.take(0).expect("it is tried");
+    assert!(!bench.places(low(1)));
+    assert_eq!(bench.carry_on(0, &task), Settled::Done);
+    bench.tick(S / 10);
+    assert_eq!((bench.in_state("yielding"), bench.in_state("queued")), (1, 0));
+    bench.work();
+    assert_eq!(bench.evicted_uids(), ["victim"]);
+    assert_eq!(bench.in_state("yielding"), 0, "a node is nominated");
+}
+
+#[test]
 fn a_pod_yields_no_longer_when_the_more_important_one_is_deleted() {
     let mut bench = bench();
     bench.apply(important());
