@@ -2,8 +2,9 @@
 
 use std::cmp::Reverse;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
+use super::costs::PriceList;
 use berth_model::PerResource;
 use berth_rightsizing::recommend::{Amount, amount};
 
@@ -199,22 +200,6 @@ pub enum WorkloadsFrom {
     PodNames,
 }
 
-/// Prices of what is requested.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Prices {
-    /// Of a core for a month.
-    pub core: f64,
-    /// Of a GiB for a month.
-    pub gib: f64,
-}
-
-impl Prices {
-    /// Returns what these requests, in millicores and bytes, cost in a month.
-    fn of(self, cpu: Amount, memory: Amount) -> f64 {
-        cpu as f64 / 1_000.0 * self.core + memory as f64 / f64::from(1 << 30) * self.gib
-    }
-}
-
 /// All advice of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdviceReport {
@@ -222,7 +207,7 @@ pub struct AdviceReport {
     pub source: String,
     /// How targets are computed, in words.
     pub strategy: String,
-    pub prices: Option<Prices>,
+    pub prices: Option<PriceList>,
     /// The end of the history, RFC 3339.
     pub at: String,
     /// The requested length of the history.
@@ -247,100 +232,4 @@ pub fn totals(advice: &[ContainerAdvice]) -> PerResource<Option<(Amount, Amount)
         Some(known.fold(first, |sum, more| (sum.0.saturating_add(more.0), sum.1.saturating_add(more.1))))
     };
     PerResource { cpu: total(|size| &size.cpu), memory: total(|size| &size.memory) }
-}
-
-/// Returns what the requests of all running pods cost in a month, now and as advised. A request without advice stays.
-pub fn costs(advice: &[ContainerAdvice], prices: Prices) -> (f64, f64) {
-    advice.iter().fold((0.0, 0.0), |(now, then), each| {
-        let requests = each.size.map(|size| match size.request {
-            Current::Set(request) => request,
-            Current::Unset | Current::Unknown => 0,
-        });
-        let targets = each.size.zip(requests).map(|(size, request)| size.target.unwrap_or(request));
-        let pods = f64::from(each.pods);
-        let price = |size: PerResource<Amount>| prices.of(size.cpu, size.memory) * pods;
-        (now + price(requests), then + price(targets))
-    })
-}
-
-/// JSON in base units: cores and bytes; `null` is unset, `"?"` is unknown.
-impl Serialize for ContainerAdvice {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        #[serde(untagged)]
-        enum Figure {
-            Cores(f64),
-            Bytes(Amount),
-            Unset,
-            Unknown(&'static str),
-        }
-        #[derive(Serialize)]
-        struct Sizes {
-            severity: Severity,
-            request: Figure,
-            limit: Figure,
-            reason: &'static str,
-            target: Figure,
-            #[serde(rename = "limitTarget")]
-            limit_target: Option<Figure>,
-            #[serde(rename = "lowerBound")]
-            lower: Figure,
-            #[serde(rename = "upperBound")]
-            upper: Figure,
-        }
-        #[derive(Serialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Row<'a> {
-            severity: Severity,
-            namespace: &'a str,
-            kind: &'a str,
-            workload: &'a str,
-            guessed: bool,
-            container: &'a str,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            horizontal_pod_autoscaler: Option<&'a str>,
-            pods: u32,
-            pods_seen: u32,
-            days: f64,
-            samples: u64,
-            confidence: f64,
-            cpu: Sizes,
-            memory: Sizes,
-        }
-        let sizes = |size: &ResourceAdvice, figure: fn(Amount) -> Figure| {
-            let current = |current| match current {
-                Current::Unknown => Figure::Unknown("?"),
-                Current::Unset => Figure::Unset,
-                Current::Set(amount) => figure(amount),
-            };
-            let estimate = |amount: Option<Amount>| amount.map_or(Figure::Unknown("?"), figure);
-            Sizes {
-                severity: size.severity,
-                request: current(size.request),
-                limit: current(size.limit),
-                reason: size.reason.name(),
-                target: estimate(size.target),
-                limit_target: size.limit_target().map(figure),
-                lower: estimate(size.lower),
-                upper: estimate(size.upper),
-            }
-        };
-        Row {
-            severity: self.severity,
-            namespace: &self.namespace,
-            kind: &self.kind,
-            workload: &self.workload,
-            guessed: self.guessed,
-            container: &self.container,
-            horizontal_pod_autoscaler: self.autoscaler.as_deref(),
-            pods: self.pods,
-            pods_seen: self.pods_seen,
-            days: self.days,
-            samples: self.samples,
-            confidence: self.confidence,
-            cpu: sizes(&self.size.cpu, |amount| Figure::Cores(amount::cores(amount))),
-            memory: sizes(&self.size.memory, Figure::Bytes),
-        }
-        .serialize(serializer)
-    }
 }

@@ -5,6 +5,7 @@ mod data;
 mod graph;
 mod page;
 mod patches;
+mod row;
 mod table;
 pub mod units;
 

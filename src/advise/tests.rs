@@ -2,13 +2,17 @@
 //! diff.
 
 mod collecting;
+mod costs;
 mod owners;
 mod recordings;
 mod rendering;
 
+use std::collections::BTreeMap;
+
 use super::advice::{
-    AdviceReport, ContainerAdvice, Current, Prices, Reason, ResourceAdvice, Severity, WorkloadsFrom,
+    AdviceReport, ContainerAdvice, Current, Reason, ResourceAdvice, Severity, WorkloadsFrom,
 };
+use super::costs::{PriceList, Prices};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::Amount;
 
@@ -51,11 +55,16 @@ fn advice(
     .judged()
 }
 
+/// A core for 20 and a GiB for 2.5 a month.
+fn prices() -> PriceList {
+    PriceList { currency: "EUR".into(), usual: Prices { core: 20.0, gib: 2.5 }, namespaces: BTreeMap::new() }
+}
+
 fn report(advice: Vec<ContainerAdvice>) -> AdviceReport {
     AdviceReport {
         source: "http://prometheus:9090".into(),
         strategy: "as a test says".into(),
-        prices: Some(Prices { core: 20.0, gib: 2.5 }),
+        prices: Some(prices()),
         at: "2026-01-31T12:00:00Z".into(),
         history: "8 days".into(),
         workloads_from: WorkloadsFrom::KubeStateMetrics,

@@ -1,6 +1,7 @@
 //! `berth recommend`: requests of containers from their usage in Prometheus, and backtests on recorded usage.
 
 mod backtest;
+mod prices;
 mod prometheus;
 #[cfg(test)]
 mod tests;
@@ -61,10 +62,13 @@ pub struct RecommendOptions {
     /// changes the replicas.
     #[arg(long, requires = "prometheus")]
     pub allow_hpa: bool,
-    /// Prices of a requested core and of a requested GiB, for a month, such as 20,2.5: the answer has the cost of all
-    /// requests.
+    /// Prices of a requested core and of a requested GiB, for a month, such as 20,2.5: the answer has the cost of each
+    /// container, of each workload and of all requests.
     #[arg(long, value_name = "CORE,GIB", value_parser = prices, requires = "prometheus")]
     pub prices: Option<Prices>,
+    /// YAML file of prices for an hour: cpuCoreHour, memoryGibHour, currency, and namespaces with prices of their own.
+    #[arg(long, value_name = "FILE", requires = "prometheus", conflicts_with = "prices")]
+    pub price_file: Option<PathBuf>,
     /// End of the history, such as 2026-01-31T12:00:00Z. Default: now.
     #[arg(long, value_name = "TIME", value_parser = timestamp, requires = "prometheus")]
     pub at: Option<Timestamp>,

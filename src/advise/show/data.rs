@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::advise::advice::{AdviceReport, ContainerAdvice, Current, ResourceAdvice, WorkloadsFrom, costs};
+use super::row::ContainerRow;
+use crate::advise::advice::{AdviceReport, ContainerAdvice, Current, ResourceAdvice, WorkloadsFrom};
+use crate::advise::costs::{MonthlyCost, WorkloadCost};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::{Amount, amount};
 
@@ -15,33 +17,36 @@ struct Document<'a> {
     at: &'a str,
     history: &'a str,
     strategy: &'a str,
+    /// Of all requests.
     #[serde(skip_serializing_if = "Option::is_none")]
-    monthly_cost: Option<Cost>,
+    monthly_cost: Option<MonthlyCost>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    currency: &'a str,
     workloads_from: WorkloadsFrom,
     notes: &'a [String],
-    containers: &'a [ContainerAdvice],
-}
-
-/// What all requests cost in a month.
-#[derive(Serialize)]
-struct Cost {
-    current: f64,
-    advised: f64,
+    containers: Vec<ContainerRow<'a>>,
+    /// Empty without prices.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    workloads: Vec<WorkloadCost<'a>>,
 }
 
 fn document(report: &AdviceReport) -> Document<'_> {
+    let AdviceReport { prices, advice, .. } = report;
+    let prices = prices.as_ref();
     Document {
         prometheus: &report.source,
         at: &report.at,
         history: &report.history,
         strategy: &report.strategy,
-        monthly_cost: report.prices.map(|prices| {
-            let (current, advised) = costs(&report.advice, prices);
-            Cost { current, advised }
-        }),
+        monthly_cost: prices.map(|prices| prices.of_all(advice)),
+        currency: prices.map_or("", |prices| &prices.currency),
         workloads_from: report.workloads_from,
         notes: &report.notes,
-        containers: &report.advice,
+        containers: advice
+            .iter()
+            .map(|each| ContainerRow::new(each, prices.and_then(|prices| prices.of_container(each))))
+            .collect(),
+        workloads: prices.map(|prices| prices.of_workloads(advice)).unwrap_or_default(),
     }
 }
 
@@ -61,7 +66,7 @@ const COLUMNS: &str = "severity,namespace,kind,workload,guessed,container,pods,p
                        cpuRequest,cpuLimit,cpuTarget,cpuLowerBound,cpuUpperBound,\
                        memoryRequest,memoryLimit,memoryTarget,memoryLowerBound,memoryUpperBound,\
                        cpuSeverity,memorySeverity,days,samples,confidence,\
-                       cpuReason,memoryReason,cpuLimitTarget,memoryLimitTarget";
+                       cpuReason,memoryReason,cpuLimitTarget,memoryLimitTarget,monthlyCost,monthlyCostAdvised";
 
 /// Formats a line per container, after a header (RFC 4180, with line feeds). An empty cell is unset, `?` is unknown.
 pub fn csv(report: &AdviceReport) -> String {
@@ -71,7 +76,7 @@ pub fn csv(report: &AdviceReport) -> String {
         let PerResource { cpu, memory } = each.size.as_ref();
         let _ = writeln!(
             text,
-            "{},{names},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{},{names},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             each.severity.name(),
             each.guessed,
             cell(&each.container),
@@ -88,9 +93,19 @@ pub fn csv(report: &AdviceReport) -> String {
             memory.reason.name(),
             cpu.limit_target().map(cores).unwrap_or_default(),
             memory.limit_target().map(bytes).unwrap_or_default(),
+            costs(report, each),
         );
     }
     text
+}
+
+/// Formats the costs now and as advised; empty cells without prices.
+fn costs(report: &AdviceReport, advice: &ContainerAdvice) -> String {
+    match report.prices.as_ref().map(|prices| prices.of_container(advice)) {
+        None => ",".to_owned(),
+        Some(None) => "?,?".to_owned(),
+        Some(Some(MonthlyCost { current, advised })) => format!("{current},{advised}"),
+    }
 }
 
 fn cores(millicores: Amount) -> String {

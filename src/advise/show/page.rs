@@ -5,8 +5,9 @@ use std::fmt::Write;
 use super::graph::graph;
 use super::units::{self, cpu, current, estimate, memory};
 use crate::advise::advice::{
-    AdviceReport, ContainerAdvice, Reason, ResourceAdvice, Severity, WorkloadsFrom, costs, totals,
+    AdviceReport, ContainerAdvice, Reason, ResourceAdvice, Severity, WorkloadsFrom, totals,
 };
+use crate::advise::costs::MonthlyCost;
 use berth_model::PerResource;
 use berth_rightsizing::recommend::Amount;
 use berth_simulator::report::{page, text::escape, tile};
@@ -52,9 +53,10 @@ fn lead(report: &AdviceReport) -> String {
     let count = |severity| report.advice.iter().filter(|each| each.severity == severity).count();
     let severe = [Severity::Critical, Severity::Warning]
         .map(|severity| format!("{} {}", count(severity), severity.name()));
-    let cost = report.prices.map_or(String::new(), |prices| {
-        let (now, then) = costs(&report.advice, prices);
-        tile(&format!("{then:.2}"), "cost of the requests in a month", &format!("{now:.2} → {then:.2}"))
+    let cost = report.prices.as_ref().map_or(String::new(), |prices| {
+        let MonthlyCost { current, advised } = prices.of_all(&report.advice);
+        let sum = units::money(&format!("{advised:.2}"), &prices.currency);
+        tile(&escape(&sum), "cost of the requests in a month", &format!("{current:.2} → {advised:.2}"))
     });
     format!(
         "<p class=\"lead\">By their usage in the {} before {}, from <b>{}</b>.</p><ul class=\"tiles\">{}{}{}{cost}</ul>",
@@ -68,13 +70,15 @@ fn lead(report: &AdviceReport) -> String {
 }
 
 fn rows(report: &AdviceReport) -> String {
-    let rows: String =
-        report.advice.iter().enumerate().map(|(at, advice)| row(advice, at < GRAPHS_MAX)).collect();
+    let cost = |advice| report.prices.as_ref().map(|prices| prices.of_container(advice));
+    let rows = report.advice.iter().enumerate();
+    let rows: String = rows.map(|(at, advice)| row(advice, at < GRAPHS_MAX, cost(advice))).collect();
+    let cost = if report.prices.is_some() { "<th scope=\"col\">Cost in a month</th>" } else { "" };
     format!(
         "<div class=\"scroll sticky\" tabindex=\"0\" role=\"region\" aria-label=\"Containers\"><table><thead><tr>\
          <th scope=\"col\">Workload</th><th scope=\"col\">Container</th><th scope=\"col\">Severity</th>\
          <th scope=\"col\">Pods</th><th scope=\"col\">CPU request</th><th scope=\"col\">CPU limit</th>\
-         <th scope=\"col\">Memory request</th><th scope=\"col\">Memory limit</th><th scope=\"col\">Days</th>\
+         <th scope=\"col\">Memory request</th><th scope=\"col\">Memory limit</th><th scope=\"col\">Days</th>{cost}\
          </tr></thead><tbody>{rows}</tbody></table></div>"
     )
 }
@@ -82,7 +86,8 @@ fn rows(report: &AdviceReport) -> String {
 /// Containers with graphs: the most urgent ones.
 const GRAPHS_MAX: usize = 300;
 
-fn row(advice: &ContainerAdvice, has_graphs: bool) -> String {
+/// `cost`: `None` without prices.
+fn row(advice: &ContainerAdvice, has_graphs: bool, cost: Option<Option<MonthlyCost>>) -> String {
     let guess = if advice.guessed { "~" } else { "" };
     let name = escape(&format!("{guess}{}/{}", units::kind(&advice.kind), advice.workload));
     let PerResource { cpu: cpu_size, memory: memory_size } = advice.size.as_ref();
@@ -95,7 +100,7 @@ fn row(advice: &ContainerAdvice, has_graphs: bool) -> String {
     };
     format!(
         "<tr><th scope=\"row\"><span class=\"name\" title=\"{name}\">{name}</span><br><small>{}</small></th>\
-         <td>{}</td><td><span class=\"dot {}\"></span>{}</td><td>{}</td>{}<td>{}</td>{}<td>{}</td><td>{:.1}</td></tr>",
+         <td>{}</td><td><span class=\"dot {}\"></span>{}</td><td>{}</td>{}<td>{}</td>{}<td>{}</td><td>{:.1}</td>{}</tr>",
         escape(&advice.namespace),
         escape(&advice.container),
         colour(advice.severity),
@@ -106,6 +111,7 @@ fn row(advice: &ContainerAdvice, has_graphs: bool) -> String {
         size(memory_size, memory, &graphs.memory),
         current(memory_size.limit, memory),
         advice.days,
+        cost.map_or(String::new(), |cost| format!("<td>{}</td>", units::cost(cost, "→"))),
     )
 }
 

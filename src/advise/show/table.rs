@@ -3,12 +3,14 @@
 use std::fmt::Write;
 
 use super::units::{self, cpu, current, cut, memory};
-use crate::advise::advice::{AdviceReport, ContainerAdvice, ResourceAdvice, WorkloadsFrom, costs, totals};
+use crate::advise::advice::{AdviceReport, ContainerAdvice, ResourceAdvice, WorkloadsFrom, totals};
 use crate::columns;
 use berth_rightsizing::recommend::Amount;
 
 const HEADER: [&str; 8] =
     ["SEVERITY", "NAMESPACE", "WORKLOAD", "CONTAINER", "PODS", "CPU REQUEST", "MEMORY REQUEST", "DAYS"];
+/// A further column if prices are known.
+const COST: &str = "COST/MONTH";
 /// Name columns, which are cut if there is no room, and their minimum widths.
 const NAMES: [(usize, usize); 3] = [(1, 9), (2, 12), (3, 9)];
 /// Left-aligned columns.
@@ -23,8 +25,13 @@ pub fn table(report: &AdviceReport, width: usize) -> String {
     if report.advice.is_empty() {
         return text;
     }
-    let mut rows = vec![HEADER.map(str::to_owned)];
-    rows.extend(report.advice.iter().map(row));
+    let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
+    rows.extend(report.advice.iter().map(|each| row(each).to_vec()));
+    if let Some(prices) = &report.prices {
+        let costs = report.advice.iter().map(|each| units::cost(prices.of_container(each), "->"));
+        let cells = [COST.to_owned()].into_iter().chain(costs);
+        rows.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell));
+    }
     let mut widths = columns::widths(&rows);
     shrink(&mut widths, width);
     for cells in &mut rows {
@@ -53,9 +60,9 @@ fn about(report: &AdviceReport) -> Vec<String> {
     if !totals.is_empty() {
         lines.push(format!("requests of their running pods together: {}", totals.join(", ")));
     }
-    if let Some(prices) = report.prices {
-        let (now, then) = costs(&report.advice, prices);
-        lines.push(format!("they cost {now:.2} -> {then:.2} a month"));
+    if let Some(prices) = &report.prices {
+        let cost = units::cost(Some(prices.of_all(&report.advice)), "->");
+        lines.push(format!("they cost {} a month", units::money(&cost, &prices.currency)));
     }
     if report.workloads_from == WorkloadsFrom::PodNames {
         lines.push("~ workloads are guessed from pod names: there are no kube-state-metrics".to_owned());
@@ -82,7 +89,7 @@ fn row(advice: &ContainerAdvice) -> [String; 8] {
 
 /// Shrinks the widest name column, one character at a time, until the table fits.
 fn shrink(widths: &mut [usize], width: usize) {
-    let gaps = columns::GAP.len() * (HEADER.len() - 1);
+    let gaps = columns::GAP.len() * widths.len().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > width {
         let can_give = NAMES.into_iter().filter(|(column, least)| widths[*column] > *least);
         let Some((column, _)) = can_give.max_by_key(|(column, _)| widths[*column]) else { return };

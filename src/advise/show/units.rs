@@ -1,6 +1,7 @@
 //! Amounts as Kubernetes quantities.
 
 use crate::advise::advice::{Current, Reason, ResourceAdvice};
+use crate::advise::costs::MonthlyCost;
 use berth_rightsizing::recommend::{AMOUNT_MAX, Amount};
 
 /// Placeholder for an unknown value.
@@ -53,6 +54,20 @@ pub fn current(current: Current, unit: fn(Amount) -> String) -> String {
 pub fn estimate(amount: Option<Amount>, unit: fn(Amount) -> String) -> String {
     amount.map_or(UNKNOWN.to_owned(), unit)
 }
+
+/// Formats a cost now and as advised, with an arrow between them.
+pub fn cost(cost: Option<MonthlyCost>, arrow: &str) -> String {
+    cost.map_or(UNKNOWN.to_owned(), |MonthlyCost { current, advised }| {
+        format!("{current:.2} {arrow} {advised:.2}")
+    })
+}
+
+/// Adds the currency, if it is known.
+pub fn money(amount: &str, currency: &str) -> String {
+    format!("{amount} {}", cut(currency, CURRENCY_WIDTH_MAX)).trim_end().to_owned()
+}
+
+const CURRENCY_WIDTH_MAX: usize = 16;
 
 /// Returns kubectl's short name of a kind.
 pub fn kind(kind: &str) -> &str {

@@ -36,8 +36,12 @@ fn the_table_fits_its_width() {
     let table = show::table(&three(), 120);
     assert_golden("table.txt", &table);
     assert!(!table.contains('\u{1b}'));
-    for width in [90, 100, 120] {
-        let table = show::table(&three(), width);
+    // The costs need a column more.
+    let unpriced = AdviceReport { prices: None, ..three() };
+    for (report, width) in
+        [(&unpriced, 90), (&unpriced, 100), (&unpriced, 120), (&three(), 110), (&three(), 120)]
+    {
+        let table = show::table(report, width);
         assert!(table.lines().skip(3).all(|line| line.chars().count() <= width), "{table}");
     }
     let mut guessed = report(Vec::new());
@@ -67,6 +71,10 @@ fn json_and_yaml_have_all_figures_in_base_units() {
         (&first["days"], &first["samples"], &first["podsSeen"]),
         (&7.5.into(), &181.into(), &5.into())
     );
+    // Two pods; the memory of the second container is unknown, and costs nothing that is known.
+    assert_eq!(first["monthlyCost"], serde_json::json!({"current": 100.0, "advised": 16.5}));
+    assert_eq!(second["monthlyCost"], serde_json::json!({"current": 0.0, "advised": 1.0}));
+    assert_eq!((&json["currency"], &json["workloads"][0]["workload"]), (&"EUR".into(), &"web".into()));
     // Unset and unknown.
     assert_eq!((&second["cpu"]["request"], &second["memory"]["request"]), (&Value::Null, &"?".into()));
     assert_eq!(second["guessed"], true);
@@ -98,6 +106,8 @@ fn the_page_needs_no_network_and_believes_no_name() {
         "any",
         "1 critical, 1 warning",
         "CPU requested by their pods",
+        "<td>100.00 → 16.50</td>",
+        "22.72 EUR",
     ] {
         assert!(page.contains(expected), "no {expected:?} in\n{page}");
     }

@@ -1,5 +1,6 @@
 //! Advice from a Prometheus: reads all data and passes it to the collector.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use anyhow::{Context, anyhow};
 use jiff::Timestamp;
 
 use super::values::shown;
-use super::{Answer, Failure, LabelSet, OutputFormat, RecommendOptions, note, settings, show};
+use super::{Answer, Failure, LabelSet, OutputFormat, RecommendOptions, note, prices, settings, show};
 use crate::advise::{
-    AdviceReport, Collector, ContainerSelection, Left, OwnerIndex, Reason, Sizing, Strategy, WorkloadsFrom,
+    AdviceReport, Collector, ContainerSelection, Left, OwnerIndex, PriceList, Reason, Sizing, Strategy,
+    WorkloadsFrom,
 };
 use crate::cli::progress::{ProgressBars, Stage};
 use berth_model::{ConfigDuration, PerResource, with_causes};
@@ -30,6 +32,7 @@ pub struct PrometheusQueries<'a> {
     pub notes: Vec<String>,
     /// Whether everything could be read.
     pub complete: bool,
+    prices: Option<PriceList>,
 }
 
 pub fn answer(options: &RecommendOptions) -> Result<Answer, Failure> {
@@ -117,7 +120,7 @@ async fn report(asked: &mut PrometheusQueries<'_>) -> Result<AdviceReport, Failu
     Ok(AdviceReport {
         source: options.prometheus.clone().unwrap_or_default(),
         strategy: in_words(options),
-        prices: options.prices,
+        prices: asked.prices.take(),
         at: Timestamp::from_second(asked.now.as_second()).unwrap_or(asked.now).to_string(),
         history: shown(options.history),
         workloads_from,
@@ -176,11 +179,19 @@ fn in_words(options: &RecommendOptions) -> String {
     }
 }
 
+fn price_list(options: &RecommendOptions) -> Result<Option<PriceList>, Failure> {
+    let of_month = |usual| PriceList { currency: String::new(), usual, namespaces: BTreeMap::new() };
+    match &options.price_file {
+        Some(file) => prices::read(file).map(Some),
+        None => Ok(options.prices.map(of_month)),
+    }
+}
+
 impl<'a> PrometheusQueries<'a> {
     pub fn new(options: &'a RecommendOptions) -> Result<Self, Failure> {
         let source = PrometheusSource::new(config(options)).map_err(failure)?;
         let now = options.at.unwrap_or_else(Timestamp::now);
-        Ok(Self { options, source, now, notes: Vec::new(), complete: true })
+        Ok(Self { options, source, now, notes: Vec::new(), complete: true, prices: price_list(options)? })
     }
 
     fn namespaces(&self) -> QueriedNamespaces<'a> {

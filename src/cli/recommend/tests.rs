@@ -312,6 +312,27 @@ async fn a_cluster_and_a_tenant_can_be_named() {
     assert!(code == 2 && said.contains("give NAME=@FILE") && !said.contains("hunter2"), "{said}");
 }
 
+#[tokio::test]
+async fn prices_come_from_an_option_or_a_file_and_a_wrong_file_stops_before_any_query() {
+    let fake = Fake::start(|_, asked| respond(asked, |asked| facts(asked).into_response())).await;
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a path");
+    std::fs::write(file.path(), "currency: EUR\ncpuCoreHour: 0.1\nmemoryGibHour: 0").expect("written");
+    let of_file =
+        answer(&fake.url, &["--price-file", path, "-o", "json"]).await.ok().expect("an answer").text;
+    let json: Value = serde_json::from_str(&of_file).expect("JSON");
+    // Two cores for 730 hours.
+    assert_eq!((&json["monthlyCost"]["current"], &json["currency"]), (&146.0.into(), &"EUR".into()));
+    assert_eq!(json["workloads"][0]["monthlyCost"], json["monthlyCost"]);
+    let of_option = answer(&fake.url, &["--prices", "73,0"]).await.ok().expect("an answer").text;
+    assert!(of_option.contains("they cost 146.00 -> ") && of_option.contains("COST/MONTH"), "{of_option}");
+    let before = fake.asked().len();
+    std::fs::write(file.path(), "cpuCoreHour: 0.1").expect("written");
+    let (code, said) = refusal(answer(&fake.url, &["--price-file", path]).await);
+    assert!(code == 2 && said.contains(path) && said.contains("memoryGibHour"), "{said}");
+    assert_eq!(fake.asked().len(), before);
+}
+
 #[test]
 fn options_that_do_not_go_together_are_refused() {
     for wrong in [
@@ -324,6 +345,7 @@ fn options_that_do_not_go_together_are_refused() {
         &["--prometheus", "http://a", "--at", "yesterday"],
         &["--prometheus", "http://a", "--min-severity", "bad"],
         &["--prometheus", "http://a", "-o", "pdf"],
+        &["--prometheus", "http://a", "--prices", "1,1", "--price-file", "x.yaml"],
     ] {
         let given = ["berth", "recommend"].iter().chain(wrong);
         assert!(Cli::try_parse_from(given).is_err(), "{wrong:?}");

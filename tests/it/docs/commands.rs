@@ -189,6 +189,10 @@ const COVERED: &[Document] = &[
                 "tests/it/recommend/strategies.rs, on a real Prometheus",
             ),
             (
+                "berth recommend --prometheus http://localhost:9090 --price-file prices.yaml -o csv > costs.csv",
+                "src/cli/recommend/tests.rs, on a fake Prometheus",
+            ),
+            (
                 "berth recommend --prometheus http://localhost:9090 --kind Deployment,StatefulSet -o kubectl > sizes.sh",
                 "tests/it/recommend/strategies.rs, on a real Prometheus",
             ),
