@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use serde::Serialize;
 
 use super::costs::PriceList;
+use super::limits::LimitRule;
 use berth_model::PerResource;
-use berth_rightsizing::recommend::{Amount, amount};
+use berth_rightsizing::recommend::Amount;
 
 /// Deviation of a request from its target. The limits are those of KRR: an absolute difference of at least
 ///
@@ -106,6 +107,7 @@ pub struct ResourceAdvice {
     pub severity: Severity,
     pub request: Current,
     pub limit: Current,
+    pub limit_rule: LimitRule,
     pub reason: Reason,
     /// `None` if there is no advice; the same holds for the bounds.
     pub target: Option<Amount>,
@@ -114,18 +116,6 @@ pub struct ResourceAdvice {
 }
 
 impl ResourceAdvice {
-    /// Returns the limit for the target: in the proportion of the current limit to the request, as the Vertical Pod Autoscaler sets
-    /// it. `None`: there is no limit to change.
-    pub fn limit_target(&self) -> Option<Amount> {
-        let (Current::Set(limit), Some(target)) = (self.limit, self.target) else { return None };
-        match self.request {
-            Current::Set(request) if request > 0 => {
-                Some(amount::scale(target, limit as f64 / request as f64).max(target))
-            }
-            _ => Some(limit.max(target)),
-        }
-    }
-
     /// Returns the reduction of each pod's request; negative for an increase.
     pub fn saved(&self) -> Option<Amount> {
         match (self.request, self.target) {

@@ -283,12 +283,13 @@ impl Collector {
             }
         };
         let killed = PerResource { cpu: None, memory: self.memory_after_kills(of) };
-        let size = sizes.zip(killed).zip(kept).zip(current);
-        let size = size.map(|(((size, killed), kept), (request, limit))| {
+        let size = sizes.zip(killed).zip(kept).zip(current).zip(self.sizing.limits.rules());
+        let size = size.map(|((((size, killed), kept), (request, limit)), limit_rule)| {
             let advice = ResourceAdvice {
                 severity: Severity::Unknown,
                 request,
                 limit,
+                limit_rule,
                 reason: Reason::NoUsage,
                 target: None,
                 lower: None,

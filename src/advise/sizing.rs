@@ -1,5 +1,6 @@
 //! How targets are computed from usage.
 
+use super::limits::LimitStrategy;
 use berth_model::PerResource;
 use berth_rightsizing::recommend::{Amount, MemoryRules, amount};
 
@@ -23,6 +24,7 @@ pub struct Sizing {
     pub memory_margin: f64,
     /// `Krr`: minimum of a container.
     pub minimum: PerResource<Amount>,
+    pub limits: LimitStrategy,
     /// Whether resources get advice by whose utilisation a HorizontalPodAutoscaler scales.
     pub despite_autoscalers: bool,
 }

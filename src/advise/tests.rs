@@ -3,6 +3,7 @@
 
 mod collecting;
 mod costs;
+mod limits;
 mod owners;
 mod recordings;
 mod rendering;
@@ -13,6 +14,7 @@ use super::advice::{
     AdviceReport, ContainerAdvice, Current, Reason, ResourceAdvice, Severity, WorkloadsFrom,
 };
 use super::costs::{PriceList, Prices};
+use super::limits::LimitRule;
 use berth_model::PerResource;
 use berth_rightsizing::recommend::Amount;
 
@@ -23,6 +25,7 @@ fn size(request: Current, target: Option<Amount>) -> ResourceAdvice {
         severity: Severity::Unknown,
         request,
         limit: Current::Unset,
+        limit_rule: LimitRule::Proportional,
         reason: if target.is_some() { Reason::Usage } else { Reason::NoUsage },
         target,
         lower: target.map(|target| target / 2),

@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use super::failure::Failure;
 use super::progress::write_line;
 use crate::advise::show;
-use crate::advise::{Prices, Severity, Strategy, recording};
+use crate::advise::{LimitStrategy, Prices, Severity, Strategy, recording};
 use berth_model::ConfigDuration;
 use berth_prometheus::HttpHeader;
 use berth_rightsizing::recommend::backtest::EstimatorKind;
@@ -58,6 +58,9 @@ pub struct RecommendOptions {
     /// Percentage that is added: for vpa to CPU and memory, for krr to memory. Default: 15.
     #[arg(long, value_name = "PERCENT", value_parser = margin, requires = "prometheus")]
     pub margin: Option<f64>,
+    /// How limits are advised; the table does not show them.
+    #[arg(long, value_name = "NAME", default_value = "proportional", requires = "prometheus")]
+    pub limits: LimitStrategy,
     /// Also advise on CPU or memory by whose utilisation a HorizontalPodAutoscaler scales: with another request it
     /// changes the replicas.
     #[arg(long, requires = "prometheus")]
@@ -163,9 +166,9 @@ pub enum OutputFormat {
     Csv,
     /// A self-contained page, with graphs of usage
     Html,
-    /// Commands for kubectl that set the advised requests
+    /// Commands for kubectl that set the advised requests and limits
     Kubectl,
-    /// A component of kustomize that sets the advised requests
+    /// A component of kustomize that sets the advised requests and limits
     Kustomize,
 }
 

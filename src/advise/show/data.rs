@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::row::ContainerRow;
 use crate::advise::advice::{AdviceReport, ContainerAdvice, Current, ResourceAdvice, WorkloadsFrom};
 use crate::advise::costs::{MonthlyCost, WorkloadCost};
+use crate::advise::limits::LimitChange;
 use berth_model::PerResource;
 use berth_rightsizing::recommend::{Amount, amount};
 
@@ -91,8 +92,8 @@ pub fn csv(report: &AdviceReport) -> String {
             each.confidence,
             cpu.reason.name(),
             memory.reason.name(),
-            cpu.limit_target().map(cores).unwrap_or_default(),
-            memory.limit_target().map(bytes).unwrap_or_default(),
+            limit(cpu, cores),
+            limit(memory, bytes),
             costs(report, each),
         );
     }
@@ -105,6 +106,15 @@ fn costs(report: &AdviceReport, advice: &ContainerAdvice) -> String {
         None => ",".to_owned(),
         Some(None) => "?,?".to_owned(),
         Some(Some(MonthlyCost { current, advised })) => format!("{current},{advised}"),
+    }
+}
+
+/// Formats what becomes of a limit; an empty cell leaves it as it is.
+fn limit(size: &ResourceAdvice, unit: fn(Amount) -> String) -> String {
+    match size.limit_change() {
+        LimitChange::Keep => String::new(),
+        LimitChange::Remove => "none".to_owned(),
+        LimitChange::Set(amount) => unit(amount),
     }
 }
 

@@ -50,7 +50,7 @@ pub fn graph(size: &ResourceAdvice, history: &[f32], per_unit: f64, label: &str)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advise::{Reason, Severity};
+    use crate::advise::{LimitRule, Reason, Severity};
 
     #[test]
     fn usage_is_drawn_below_its_request_and_interrupted_where_it_is_unknown() {
@@ -58,6 +58,7 @@ mod tests {
             severity: Severity::Unknown,
             request: Current::Set(2_000),
             limit: Current::Unset,
+            limit_rule: LimitRule::Unchanged,
             reason: Reason::Usage,
             target: Some(1_000),
             lower: None,

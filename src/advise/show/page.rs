@@ -5,9 +5,10 @@ use std::fmt::Write;
 use super::graph::graph;
 use super::units::{self, cpu, current, estimate, memory};
 use crate::advise::advice::{
-    AdviceReport, ContainerAdvice, Reason, ResourceAdvice, Severity, WorkloadsFrom, totals,
+    AdviceReport, ContainerAdvice, Current, Reason, ResourceAdvice, Severity, WorkloadsFrom, totals,
 };
 use crate::advise::costs::MonthlyCost;
+use crate::advise::limits::LimitChange;
 use berth_model::PerResource;
 use berth_rightsizing::recommend::Amount;
 use berth_simulator::report::{page, text::escape, tile};
@@ -19,7 +20,7 @@ pub fn page(report: &AdviceReport) -> String {
         format!("<header><p class=\"eyebrow\">berth recommend</p><h1>{TITLE}</h1>{}</header>", lead(report));
     let _ = write!(
         body,
-        "<section id=\"containers\"><h2>Containers</h2><p class=\"lead\">Current → recommended requests; below, the \
+        "<section id=\"containers\"><h2>Containers</h2><p class=\"lead\">Current → recommended requests and limits; below, the \
          bounds within which a request is acceptable. “any” means no bound yet: there is too little data. Graphs have the \
          highest usage of a pod over time, <span class=\"key request\">the request</span> and <span class=\"key advice\">the \
          advice</span>.</p>{}</section>",
@@ -107,12 +108,22 @@ fn row(advice: &ContainerAdvice, has_graphs: bool, cost: Option<Option<MonthlyCo
         advice.severity.name(),
         advice.pods,
         size(cpu_size, cpu, &graphs.cpu),
-        current(cpu_size.limit, cpu),
+        limit(cpu_size, cpu),
         size(memory_size, memory, &graphs.memory),
-        current(memory_size.limit, memory),
+        limit(memory_size, memory),
         advice.days,
         cost.map_or(String::new(), |cost| format!("<td>{}</td>", units::cost(cost, "→"))),
     )
+}
+
+/// Formats a limit, and what becomes of it.
+fn limit(size: &ResourceAdvice, unit: fn(Amount) -> String) -> String {
+    let now = current(size.limit, unit);
+    match size.limit_change() {
+        LimitChange::Remove => format!("{now} → none"),
+        LimitChange::Set(amount) if size.limit != Current::Set(amount) => format!("{now} → {}", unit(amount)),
+        LimitChange::Keep | LimitChange::Set(_) => now,
+    }
 }
 
 fn size(size: &ResourceAdvice, unit: fn(Amount) -> String, graph: &str) -> String {

@@ -4,35 +4,45 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::units::cpu;
-use crate::advise::advice::{AdviceReport, ContainerAdvice, Current};
+use crate::advise::advice::{AdviceReport, ContainerAdvice, Current, ResourceAdvice};
+use crate::advise::limits::LimitChange;
 use berth_model::exact_bytes;
 use berth_rightsizing::recommend::Amount;
 
-/// Resources of one container, by name: as in a pod spec.
+/// Changes of the resources of one container, by name: as in a patch of a pod spec.
 #[derive(Serialize)]
-struct Resources {
-    requests: BTreeMap<&'static str, String>,
+struct ResourceChanges {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    limits: BTreeMap<&'static str, String>,
+    requests: BTreeMap<&'static str, String>,
+    /// `None` removes a limit.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    limits: BTreeMap<&'static str, Option<String>>,
 }
 
-/// Returns the resources to set, or `None` if nothing changes.
-fn resources(advice: &ContainerAdvice) -> Option<Resources> {
-    let named = [
-        ("cpu", &advice.size.cpu, cpu as fn(Amount) -> String),
-        ("memory", &advice.size.memory, |bytes| exact_bytes(bytes.into())),
-    ];
+/// Returns what to change, or `None` if nothing changes.
+fn changes(advice: &ContainerAdvice) -> Option<ResourceChanges> {
     let (mut requests, mut limits) = (BTreeMap::new(), BTreeMap::new());
-    for (name, size, unit) in named {
-        let Some(target) = size.target.filter(|target| size.request != Current::Set(*target)) else {
-            continue;
-        };
-        requests.insert(name, unit(target));
-        limits.extend(size.limit_target().map(|limit| (name, unit(limit))));
+    for (name, size, unit) in named(advice) {
+        if let Some(target) = size.target.filter(|target| size.request != Current::Set(*target)) {
+            requests.insert(name, unit(target));
+        }
+        match size.limit_change() {
+            LimitChange::Remove => drop(limits.insert(name, None)),
+            LimitChange::Set(limit) if size.limit != Current::Set(limit) => {
+                limits.insert(name, Some(unit(limit)));
+            }
+            LimitChange::Keep | LimitChange::Set(_) => {}
+        }
     }
-    (!requests.is_empty()).then_some(Resources { requests, limits })
+    (!requests.is_empty() || !limits.is_empty()).then_some(ResourceChanges { requests, limits })
+}
+
+/// Returns the resources of a container with their names and units.
+fn named(advice: &ContainerAdvice) -> [(&'static str, &ResourceAdvice, fn(Amount) -> String); 2] {
+    [("cpu", &advice.size.cpu, cpu), ("memory", &advice.size.memory, |bytes| exact_bytes(bytes.into()))]
 }
 
 /// API version of the kinds whose pod template can be changed.
@@ -56,25 +66,15 @@ fn obstacle(advice: &ContainerAdvice) -> Option<&'static str> {
     }
 }
 
-/// Formats a command for each container whose requests change.
-pub fn kubectl(report: &AdviceReport) -> String {
+/// Formats a command for each container whose requests or limits change.
+///
+/// # Errors
+/// Never for a valid report; the serializer's type allows errors.
+pub fn kubectl(report: &AdviceReport) -> anyhow::Result<String> {
     let mut text = String::new();
     for advice in &report.advice {
-        let Some(Resources { requests, limits }) = resources(advice) else { continue };
-        let list = |amounts: &BTreeMap<&str, String>| {
-            amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(",")
-        };
-        let ContainerAdvice { namespace, kind, workload, container, .. } = advice;
-        let mut command = format!(
-            "kubectl set resources --namespace={} {} --containers={} --requests={}",
-            word(namespace),
-            word(&format!("{}/{workload}", kind.to_lowercase())),
-            word(container),
-            list(&requests)
-        );
-        if !limits.is_empty() {
-            let _ = write!(command, " --limits={}", list(&limits));
-        }
+        let Some(changes) = changes(advice) else { continue };
+        let command = command(advice, &changes)?;
         match obstacle(advice) {
             Some(why) => {
                 let _ = writeln!(text, "# {why}: {command}");
@@ -84,7 +84,39 @@ pub fn kubectl(report: &AdviceReport) -> String {
             }
         }
     }
-    text
+    Ok(text)
+}
+
+fn command(advice: &ContainerAdvice, changes: &ResourceChanges) -> anyhow::Result<String> {
+    let ContainerAdvice { namespace, kind, workload, container, .. } = advice;
+    let object = word(&format!("{}/{workload}", kind.to_lowercase()));
+    let namespace = word(namespace);
+    // `kubectl set resources` cannot remove a limit.
+    if changes.limits.values().any(Option::is_none) {
+        let containers = [json!({"name": container, "resources": changes})];
+        let patch = serde_json::to_string(&json!({"spec": with_containers(kind, &containers)}))?;
+        return Ok(format!("kubectl patch --namespace={namespace} {object} --patch={}", word(&patch)));
+    }
+    let mut command =
+        format!("kubectl set resources --namespace={namespace} {object} --containers={}", word(container));
+    let requests = changes.requests.iter().map(|(name, amount)| format!("{name}={amount}"));
+    let limits =
+        changes.limits.iter().flat_map(|(name, amount)| Some(format!("{name}={}", amount.as_ref()?)));
+    for (option, list) in [("requests", requests.collect::<Vec<_>>()), ("limits", limits.collect())] {
+        if !list.is_empty() {
+            let _ = write!(command, " --{option}={}", list.join(","));
+        }
+    }
+    Ok(command)
+}
+
+/// Returns the spec of a workload with these containers of its pods.
+fn with_containers(kind: &str, containers: &[Value]) -> Value {
+    let pod = json!({"spec": {"containers": containers}});
+    match kind {
+        "CronJob" => json!({"jobTemplate": {"spec": {"template": pod}}}),
+        _ => json!({"template": pod}),
+    }
 }
 
 /// Quotes a word for a shell, unless it is a name. Control characters are left out: a name has none.
@@ -120,21 +152,21 @@ struct PatchTarget<'a> {
     namespace: &'a str,
 }
 
-/// Formats a component of kustomize with a patch for each workload whose requests change.
+/// Formats a component of kustomize with a patch for each workload whose requests or limits change.
 ///
 /// # Errors
 /// Never for a valid report; the serializer's type allows errors.
 pub fn kustomize(report: &AdviceReport) -> anyhow::Result<String> {
     type Named<'a> = (&'a str, &'a str, &'a str);
-    let mut workloads: BTreeMap<Named<'_>, Vec<serde_json::Value>> = BTreeMap::new();
+    let mut workloads: BTreeMap<Named<'_>, Vec<Value>> = BTreeMap::new();
     let (mut left_out, mut notes) = (0, String::new());
     for advice in &report.advice {
-        let Some(resources) = resources(advice) else { continue };
+        let Some(changes) = changes(advice) else { continue };
         if obstacle(advice).is_some() {
             left_out += 1;
             continue;
         }
-        let container = serde_json::json!({"name": advice.container, "resources": resources});
+        let container = json!({"name": advice.container, "resources": changes});
         let workload = (&*advice.namespace, &*advice.kind, &*advice.workload);
         workloads.entry(workload).or_default().push(container);
     }
@@ -146,14 +178,9 @@ pub fn kustomize(report: &AdviceReport) -> anyhow::Result<String> {
     }
     let mut patches = Vec::new();
     for ((namespace, kind, name), containers) in workloads {
-        let pod = serde_json::json!({"spec": {"containers": containers}});
-        let spec = match kind {
-            "CronJob" => serde_json::json!({"jobTemplate": {"spec": {"template": pod}}}),
-            _ => serde_json::json!({"template": pod}),
-        };
-        let object = serde_json::json!({
+        let object = json!({
             "apiVersion": api_version(kind), "kind": kind,
-            "metadata": {"name": name, "namespace": namespace}, "spec": spec,
+            "metadata": {"name": name, "namespace": namespace}, "spec": with_containers(kind, &containers),
         });
         let patch = serde_saphyr::to_string(&object)?;
         patches.push(Patch { target: PatchTarget { kind, name, namespace }, patch });

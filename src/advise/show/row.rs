@@ -1,9 +1,11 @@
-//! A container's advice in base units: cores and bytes; `null` is unset, `"?"` is unknown.
+//! A container's advice in base units: cores and bytes; `null` is unset, `"?"` is unknown. A
+//! `limitTarget` of `null` leaves the limit as it is, `"none"` removes it.
 
 use serde::Serialize;
 
 use crate::advise::advice::{ContainerAdvice, Current, ResourceAdvice, Severity};
 use crate::advise::costs::MonthlyCost;
+use crate::advise::limits::LimitChange;
 use berth_rightsizing::recommend::{Amount, amount};
 
 #[derive(Serialize)]
@@ -12,7 +14,7 @@ enum Figure {
     Cores(f64),
     Bytes(Amount),
     Unset,
-    Unknown(&'static str),
+    Text(&'static str),
 }
 
 #[derive(Serialize)]
@@ -75,18 +77,22 @@ impl<'a> ContainerRow<'a> {
 
 fn sizes(size: &ResourceAdvice, figure: fn(Amount) -> Figure) -> Sizes {
     let current = |current| match current {
-        Current::Unknown => Figure::Unknown("?"),
+        Current::Unknown => Figure::Text("?"),
         Current::Unset => Figure::Unset,
         Current::Set(amount) => figure(amount),
     };
-    let estimate = |amount: Option<Amount>| amount.map_or(Figure::Unknown("?"), figure);
+    let estimate = |amount: Option<Amount>| amount.map_or(Figure::Text("?"), figure);
     Sizes {
         severity: size.severity,
         request: current(size.request),
         limit: current(size.limit),
         reason: size.reason.name(),
         target: estimate(size.target),
-        limit_target: size.limit_target().map(figure),
+        limit_target: match size.limit_change() {
+            LimitChange::Keep => None,
+            LimitChange::Remove => Some(Figure::Text("none")),
+            LimitChange::Set(amount) => Some(figure(amount)),
+        },
         lower_bound: estimate(size.lower),
         upper_bound: estimate(size.upper),
     }

@@ -1,6 +1,8 @@
 use super::*;
 use crate::advise::advice::{sort, totals};
-use crate::advise::{Collector, ContainerSelection, Left, OwnerIndex, Recorder, Sizing, Strategy};
+use crate::advise::{
+    Collector, ContainerSelection, Left, LimitStrategy, OwnerIndex, Recorder, Sizing, Strategy,
+};
 use berth_prometheus::{Fact, FactRow, Series};
 use berth_rightsizing::recommend::RecommenderSettings;
 use berth_rightsizing::recommend::backtest::RecordedResource;
@@ -30,6 +32,7 @@ const SIZING: Sizing = Sizing {
     strategy: Strategy::Vpa,
     memory_margin: 0.15,
     minimum: PerResource { cpu: 10, memory: 100 * MI },
+    limits: LimitStrategy::Proportional,
     despite_autoscalers: false,
 };
 

@@ -116,7 +116,7 @@ fn the_page_needs_no_network_and_believes_no_name() {
 
 #[test]
 fn patches_set_what_changes_with_limits_in_proportion() {
-    let commands = show::kubectl(&three());
+    let commands = show::kubectl(&three()).expect("text");
     assert_golden("commands.sh", &commands);
     // Names are quoted, and guesses are comments.
     assert!(

@@ -48,7 +48,7 @@ pub fn answer(options: &RecommendOptions) -> Result<Answer, Failure> {
         OutputFormat::Yaml => show::yaml(&report)?,
         OutputFormat::Csv => show::csv(&report),
         OutputFormat::Html => show::page(&report),
-        OutputFormat::Kubectl => show::kubectl(&report),
+        OutputFormat::Kubectl => show::kubectl(&report)?,
         OutputFormat::Kustomize => show::kustomize(&report)?,
     };
     Ok(Answer { text, complete: asked.complete })
@@ -144,6 +144,7 @@ fn sizing(options: &RecommendOptions) -> Sizing {
             cpu: options.pod_min_cpu.unwrap_or(CPU_MINIMUM),
             memory: options.pod_min_memory.unwrap_or(MEMORY_MINIMUM),
         },
+        limits: options.limits,
         despite_autoscalers: options.allow_hpa,
     }
 }

@@ -185,7 +185,7 @@ const COVERED: &[Document] = &[
                 "tests/it/recommend.rs, on a real Prometheus",
             ),
             (
-                "berth recommend --prometheus http://localhost:9090 --strategy krr --prices 20,2.5",
+                "berth recommend --prometheus http://localhost:9090 --strategy krr --limits memory-as-request --prices 20,2.5",
                 "tests/it/recommend/strategies.rs, on a real Prometheus",
             ),
             (
