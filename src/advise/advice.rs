@@ -165,7 +165,7 @@ impl ContainerAdvice {
     }
 
     /// Returns the total reduction of all pods' requests, in bytes; a core counts as [`BYTES_PER_CORE`].
-    fn saved(&self) -> i128 {
+    pub fn saved(&self) -> i128 {
         let of = |size: &ResourceAdvice| i128::from(size.saved().unwrap_or(0)) * i128::from(self.pods);
         of(&self.size.cpu) * i128::from(BYTES_PER_CORE) / 1000 + of(&self.size.memory)
     }
@@ -210,9 +210,11 @@ pub struct AdviceReport {
 }
 
 /// Returns the total requests of all running pods whose requests are known: current, and as advised.
-pub fn totals(advice: &[ContainerAdvice]) -> PerResource<Option<(Amount, Amount)>> {
+pub fn totals<'a>(
+    advice: impl IntoIterator<Item = &'a ContainerAdvice> + Clone,
+) -> PerResource<Option<(Amount, Amount)>> {
     let total = |of: fn(&PerResource<ResourceAdvice>) -> &ResourceAdvice| {
-        let mut known = advice.iter().filter_map(|each| {
+        let mut known = advice.clone().into_iter().filter_map(|each| {
             let size = of(&each.size);
             let (Current::Set(request), Some(target)) = (size.request, size.target) else { return None };
             let pods = Amount::from(each.pods);

@@ -1,8 +1,9 @@
 //! Resource advice for operators: current and recommended requests of all containers, most urgent first.
 //!
 //! `workloads.rs` maps pods to workloads, `collect.rs` collects usage, `sizing.rs` has the strategies, `advice.rs` rates requests,
-//! `limits.rs` sets their limits, `costs.rs` prices them, `show/` formats the result as text, HTML, JSON, CSV and patches. For backtests,
-//! `recorder.rs` keeps usage, and `recording.rs` reads it from files. No I/O except files. May not know: kube, tokio, clocks; nothing here changes a cluster.
+//! `limits.rs` sets their limits, `costs.rs` prices them, `show/` formats the result as text, HTML, JSON, CSV, patches and messages. For
+//! backtests, `recorder.rs` keeps usage, and `recording.rs` reads it from files. No I/O except files. May not know: kube, tokio, clocks;
+//! nothing here changes a cluster.
 
 mod advice;
 mod collect;

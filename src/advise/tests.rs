@@ -4,6 +4,7 @@
 mod collecting;
 mod costs;
 mod limits;
+mod messages;
 mod owners;
 mod recordings;
 mod rendering;

@@ -170,6 +170,10 @@ pub enum OutputFormat {
     Kubectl,
     /// A component of kustomize that sets the advised requests and limits
     Kustomize,
+    /// Values of a Helm chart: requests and limits by namespace, kind, workload and container
+    Helm,
+    /// A message for Slack with the largest savings, in Block Kit; it is printed, not sent
+    Slack,
 }
 
 /// Answer, and whether everything could be read for it.

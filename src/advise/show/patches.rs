@@ -41,7 +41,7 @@ fn changes(advice: &ContainerAdvice) -> Option<ResourceChanges> {
 }
 
 /// Returns the resources of a container with their names and units.
-fn named(advice: &ContainerAdvice) -> [(&'static str, &ResourceAdvice, fn(Amount) -> String); 2] {
+pub fn named(advice: &ContainerAdvice) -> [(&'static str, &ResourceAdvice, fn(Amount) -> String); 2] {
     [("cpu", &advice.size.cpu, cpu), ("memory", &advice.size.memory, |bytes| exact_bytes(bytes.into()))]
 }
 
@@ -56,7 +56,7 @@ fn api_version(kind: &str) -> Option<&'static str> {
 }
 
 /// Returns why a workload cannot be changed by its name.
-fn obstacle(advice: &ContainerAdvice) -> Option<&'static str> {
+pub fn obstacle(advice: &ContainerAdvice) -> Option<&'static str> {
     match () {
         () if advice.guessed => Some("the workload is guessed from pod names"),
         () if api_version(&advice.kind).is_none() => {
@@ -152,6 +152,16 @@ struct PatchTarget<'a> {
     namespace: &'a str,
 }
 
+/// Returns a comment on the number of containers that a file leaves out because of an [`obstacle`]; empty if there are none.
+pub fn left_out(containers: usize) -> String {
+    match containers {
+        0 => String::new(),
+        _ => format!(
+            "# Containers that are left out, as their workloads are guessed from pod names or have no template to change: {containers}.\n"
+        ),
+    }
+}
+
 /// Formats a component of kustomize with a patch for each workload whose requests or limits change.
 ///
 /// # Errors
@@ -159,22 +169,16 @@ struct PatchTarget<'a> {
 pub fn kustomize(report: &AdviceReport) -> anyhow::Result<String> {
     type Named<'a> = (&'a str, &'a str, &'a str);
     let mut workloads: BTreeMap<Named<'_>, Vec<Value>> = BTreeMap::new();
-    let (mut left_out, mut notes) = (0, String::new());
+    let mut obstacles = 0;
     for advice in &report.advice {
         let Some(changes) = changes(advice) else { continue };
         if obstacle(advice).is_some() {
-            left_out += 1;
+            obstacles += 1;
             continue;
         }
         let container = json!({"name": advice.container, "resources": changes});
         let workload = (&*advice.namespace, &*advice.kind, &*advice.workload);
         workloads.entry(workload).or_default().push(container);
-    }
-    if left_out > 0 {
-        let _ = writeln!(
-            notes,
-            "# Containers that are left out, as their workloads are guessed from pod names or have no template to change: {left_out}."
-        );
     }
     let mut patches = Vec::new();
     for ((namespace, kind, name), containers) in workloads {
@@ -186,5 +190,5 @@ pub fn kustomize(report: &AdviceReport) -> anyhow::Result<String> {
         patches.push(Patch { target: PatchTarget { kind, name, namespace }, patch });
     }
     let component = Component { api_version: "kustomize.config.k8s.io/v1alpha1", kind: "Component", patches };
-    Ok(notes + &serde_saphyr::to_string(&component)?)
+    Ok(left_out(obstacles) + &serde_saphyr::to_string(&component)?)
 }

@@ -49,6 +49,8 @@ pub fn answer(options: &RecommendOptions) -> Result<Answer, Failure> {
         OutputFormat::Csv => show::csv(&report),
         OutputFormat::Html => show::page(&report),
         OutputFormat::Kubectl => show::kubectl(&report)?,
+        OutputFormat::Helm => show::helm(&report)?,
+        OutputFormat::Slack => show::slack(&report)?,
         OutputFormat::Kustomize => show::kustomize(&report)?,
     };
     Ok(Answer { text, complete: asked.complete })

@@ -196,6 +196,14 @@ const COVERED: &[Document] = &[
                 "berth recommend --prometheus http://localhost:9090 --kind Deployment,StatefulSet -o kubectl > sizes.sh",
                 "tests/it/recommend/strategies.rs, on a real Prometheus",
             ),
+            (
+                "berth recommend --prometheus http://localhost:9090 --prices 20,2.5 -o slack > message.json",
+                "tests/it/recommend/strategies.rs, on a real Prometheus",
+            ),
+            (
+                "curl --fail --header 'Content-Type: application/json' --data @message.json \"$SLACK_WEBHOOK_URL\"",
+                "nothing here: it needs an account; src/advise/tests/messages.rs checks Slack's limits",
+            ),
             ("berth recommend --backtest usage.csv", "tests/it/recommend.rs, on a file it makes"),
         ],
     },
