@@ -21,7 +21,7 @@ use super::progress::write_line;
 use crate::advise::show;
 use crate::advise::{LimitStrategy, Prices, Severity, Strategy, recording};
 use berth_model::ConfigDuration;
-use berth_prometheus::HttpHeader;
+use berth_prometheus::{HttpHeader, WorkloadSelector};
 use berth_rightsizing::recommend::backtest::EstimatorKind;
 use berth_rightsizing::recommend::{Amount, RecommenderSettings};
 use values::{cpu, duration, header, margin, memory, percentile, positive, prices, timestamp};
@@ -39,6 +39,10 @@ pub struct RecommendOptions {
     /// Only workloads of these kinds, separated by commas, such as Deployment,StatefulSet.
     #[arg(long, value_name = "KIND,...", value_delimiter = ',', requires = "prometheus")]
     pub kind: Vec<String>,
+    /// Only workloads whose own labels this selects, as for kubectl get, such as team=a,tier!=web. kube-state-metrics must
+    /// export the labels (--metric-labels-allowlist).
+    #[arg(short = 'l', long, value_name = "SELECTOR", requires = "prometheus")]
+    pub selector: Option<WorkloadSelector>,
     /// Length of the history of usage to read.
     #[arg(long, value_name = "DURATION", default_value = "8d", value_parser = duration)]
     pub history: ConfigDuration,

@@ -1,5 +1,5 @@
 //! Usage of containers, read from Prometheus: CPU, memory and other metrics (`metric.rs`), the history in slices of time and the
-//! newest samples; and metadata of pods from kube-state-metrics (`facts.rs`).
+//! newest samples; and metadata of pods and workloads from kube-state-metrics (`facts.rs`, `workload_labels.rs`).
 //!
 //! Responses are decoded while they arrive, so memory is bounded by one series, whatever the length of the history.
 //! `query.rs` (queries), `decode.rs` and `split.rs` (responses) do no I/O; `client.rs` sends one request, `source.rs` sends all
@@ -18,6 +18,7 @@ mod signal;
 mod small;
 mod source;
 mod split;
+mod workload_labels;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -34,3 +35,4 @@ pub use series::{ResultType, Series, Skip, Skipped};
 pub use signal::{ServiceName, SignalKind, SignalValues, filled};
 pub use small::SmallAnswer;
 pub use source::{PrometheusSource, ReadSummary};
+pub use workload_labels::{LabelledKind, SelectorError, WorkloadSelector};

@@ -1,6 +1,6 @@
 //! Advice from a Prometheus: reads all data and passes it to the collector.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use jiff::Timestamp;
 use super::values::shown;
 use super::{Answer, Failure, LabelSet, OutputFormat, RecommendOptions, note, prices, settings, show};
 use crate::advise::{
-    AdviceReport, Collector, ContainerSelection, Left, OwnerIndex, PriceList, Reason, Sizing, Strategy,
-    WorkloadsFrom,
+    AdviceReport, Collector, ContainerAdvice, ContainerSelection, Left, OwnerIndex, PriceList, Reason,
+    Sizing, Strategy, WorkloadsFrom,
 };
 use crate::cli::progress::{ProgressBars, Stage};
 use berth_model::{ConfigDuration, PerResource, with_causes};
 use berth_prometheus::{
-    BasicAuth, Fact, FactRow, LabelNames, Missing, PrometheusConfig, PrometheusSource, QueriedNamespaces,
-    ReadSummary, Series, Skip, SourceError,
+    BasicAuth, Fact, FactRow, LabelNames, LabelledKind, Missing, PrometheusConfig, PrometheusSource,
+    QueriedNamespaces, ReadSummary, Series, Skip, SourceError, WorkloadSelector,
 };
 use berth_rightsizing::recommend::Amount;
 use berth_rightsizing::recommend::time::nanos;
@@ -107,6 +107,9 @@ async fn report(asked: &mut PrometheusQueries<'_>) -> Result<AdviceReport, Failu
     asked.report_left_out(left);
     if !options.kind.is_empty() {
         advice.retain(|each| options.kind.iter().any(|kind| kind.eq_ignore_ascii_case(&each.kind)));
+    }
+    if let Some(selector) = &options.selector {
+        asked.select(selector, &mut advice).await?;
     }
     let kept = advice.iter().filter(|each| {
         let PerResource { cpu, memory } = each.size.as_ref().map(|size| size.reason);
@@ -257,6 +260,64 @@ impl<'a> PrometheusQueries<'a> {
         }
         if summary.samples == 0 {
             return Err(Failure::Other(self.explain_no_samples().await?));
+        }
+        Ok(())
+    }
+
+    /// Keeps the advice on workloads that the selector selects.
+    async fn select(
+        &mut self,
+        selector: &WorkloadSelector,
+        advice: &mut Vec<ContainerAdvice>,
+    ) -> Result<(), Failure> {
+        let kinds: BTreeSet<String> = advice.iter().map(|each| each.kind.clone()).collect();
+        let labelled: Vec<LabelledKind> = kinds.iter().filter_map(|kind| LabelledKind::of(kind)).collect();
+        for key in selector.keys() {
+            self.check_exported(key, &labelled).await?;
+        }
+        let mut selected: BTreeSet<(&str, String, String)> = BTreeSet::new();
+        for kind in &labelled {
+            let sink = |namespace: &str, name: &str| {
+                selected.insert((kind.kind, namespace.to_owned(), name.to_owned()));
+            };
+            let namespaces = self.namespaces();
+            let read = self.source.selected(*kind, selector, namespaces, self.now, sink).await;
+            self.warnings(&read.map_err(failure)?);
+        }
+        let unlabelled = advice.iter().filter(|each| LabelledKind::of(&each.kind).is_none()).count();
+        if unlabelled > 0 {
+            self.notes.push(format!(
+                "{unlabelled} containers are hidden: kube-state-metrics has no labels of the kinds of their workloads"
+            ));
+        }
+        advice.retain(|each| {
+            let name = (&*each.kind, each.namespace.clone(), each.workload.clone());
+            selected.contains(&name)
+        });
+        Ok(())
+    }
+
+    /// Checks that kube-state-metrics exports this label for at least one of these kinds, and notes those without it: `!=` selects all
+    /// of them.
+    async fn check_exported(&mut self, key: &str, kinds: &[LabelledKind]) -> Result<(), Failure> {
+        let mut without = Vec::new();
+        for kind in kinds {
+            if !self.source.has_label(*kind, key, self.now).await.map_err(failure)? {
+                without.push(*kind);
+            }
+        }
+        let names = without.iter().map(|kind| format!("{}s", kind.kind)).collect::<Vec<_>>().join(", ");
+        let allow: Vec<String> = without.iter().map(|kind| format!("{}=[{key}]", kind.resource)).collect();
+        let remedy = format!("start kube-state-metrics with --metric-labels-allowlist={}", allow.join(","));
+        if !without.is_empty() && without.len() == kinds.len() {
+            return Err(Failure::Other(anyhow!(
+                "--selector: Prometheus has no label {key} of {names}: {remedy}, or check the spelling"
+            )));
+        }
+        if !without.is_empty() {
+            self.notes.push(format!(
+                "no label {key} of {names} is exported: --selector takes them as without it; if they have it, {remedy}"
+            ));
         }
         Ok(())
     }

@@ -312,6 +312,65 @@ async fn a_cluster_and_a_tenant_can_be_named() {
     assert!(code == 2 && said.contains("give NAME=@FILE") && !said.contains("hunter2"), "{said}");
 }
 
+/// A Prometheus with labels of Deployments, if `exported`: `web` has team=a.
+async fn labelled(exported: bool) -> Fake {
+    Fake::start(move |_, asked| {
+        let query = asked.query();
+        let is_labels = query.contains("kube_deployment_labels{");
+        match asked {
+            _ if is_labels && query.starts_with("count(") => {
+                vector(if exported && query.contains("label_team") {
+                    r#"{"metric":{},"value":[1,"1"]}"#
+                } else {
+                    ""
+                })
+                .into_response()
+            }
+            _ if is_labels && query.contains(r#"label_team="a""#) => {
+                let web = r#"{"metric":{"namespace":"shop","deployment":"web"},"value":[1,"1"]}"#;
+                vector(web).into_response()
+            }
+            _ if is_labels => vector("").into_response(),
+            _ => respond(asked, |asked| facts(asked).into_response()),
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_selector_keeps_the_workloads_whose_labels_it_selects() {
+    let fake = labelled(true).await;
+    let count = async |selector: &str| {
+        let more = ["--namespace", "shop", "--selector", selector, "-o", "json"];
+        let text = answer(&fake.url, &more).await.ok().expect("an answer").text;
+        let json: Value = serde_json::from_str(&text).expect("JSON");
+        json["containers"].as_array().map(Vec::len)
+    };
+    assert_eq!(count("team=a").await, Some(1));
+    assert_eq!(count("team=b").await, Some(0));
+    let labels = |query: &&str| query.contains("kube_deployment_labels{");
+    let asked = fake.asked();
+    let queries: Vec<&str> = asked.iter().map(|asked| asked.query()).filter(labels).collect();
+    let expected =
+        r#"max by (namespace, deployment) (kube_deployment_labels{namespace="shop", label_team="a"})"#;
+    assert!(queries.contains(&expected), "{queries:?}");
+}
+
+#[tokio::test]
+async fn a_selector_by_labels_that_are_not_exported_is_refused_with_the_flag_that_exports_them() {
+    let fake = labelled(false).await;
+    // Also one that would select everything.
+    for selector in ["team=a", "team!=a"] {
+        let (code, said) = refusal(answer(&fake.url, &["--selector", selector]).await);
+        assert!(
+            code == 1
+                && said.contains("no label team of Deployments")
+                && said.contains("--metric-labels-allowlist=deployments=[team]"),
+            "{said}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn prices_come_from_an_option_or_a_file_and_a_wrong_file_stops_before_any_query() {
     let fake = Fake::start(|_, asked| respond(asked, |asked| facts(asked).into_response())).await;
@@ -345,6 +404,7 @@ fn options_that_do_not_go_together_are_refused() {
         &["--prometheus", "http://a", "--at", "yesterday"],
         &["--prometheus", "http://a", "--min-severity", "bad"],
         &["--prometheus", "http://a", "-o", "pdf"],
+        &["--prometheus", "http://a", "--selector", "team in a"],
         &["--prometheus", "http://a", "--prices", "1,1", "--price-file", "x.yaml"],
     ] {
         let given = ["berth", "recommend"].iter().chain(wrong);

@@ -193,7 +193,7 @@ const COVERED: &[Document] = &[
                 "src/cli/recommend/tests.rs, on a fake Prometheus",
             ),
             (
-                "berth recommend --prometheus http://localhost:9090 --kind Deployment,StatefulSet -o kubectl > sizes.sh",
+                "berth recommend --prometheus http://localhost:9090 --kind Deployment,StatefulSet --selector team=a -o kubectl > sizes.sh",
                 "tests/it/recommend/strategies.rs, on a real Prometheus",
             ),
             (
