@@ -9,9 +9,9 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use super::Output;
+use super::cluster::cluster_config;
 use super::failure::Failure;
 use crate::explain::dump::Dump;
 use crate::explain::show::{self, Style};
@@ -347,19 +347,9 @@ where
 }
 
 async fn client(options: &ExplainOptions) -> Result<Client> {
-    let chosen = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
-    let config = match &options.kubeconfig {
-        Some(file) => {
-            let explain = || format!("cannot use the kubeconfig {}", file.display());
-            let kubeconfig = Kubeconfig::read_from(file).with_context(explain)?;
-            kube::Config::from_custom_kubeconfig(kubeconfig, &chosen).await.with_context(explain)?
-        }
-        None => match kube::Config::from_kubeconfig(&chosen).await {
-            Ok(config) => config,
-            Err(error) => kube::Config::incluster().map_err(|_| error).context(
-                "no cluster configured: give --kubeconfig FILE, or -f FILE with a dump of the cluster",
-            )?,
-        },
-    };
+    const NO_CLUSTER: &str =
+        "no cluster configured: give --kubeconfig FILE, or -f FILE with a dump of the cluster";
+    let config =
+        cluster_config(options.kubeconfig.as_deref(), options.context.as_deref(), NO_CLUSTER).await?;
     Ok(Client::try_from(config)?)
 }

@@ -1,5 +1,6 @@
 //! Command line: one file per subcommand.
 
+mod cluster;
 mod crds;
 mod demo;
 mod explain;

@@ -1,8 +1,11 @@
 //! `berth recommend`: requests of containers from their usage in Prometheus, and backtests on recorded usage.
 
+mod address;
 mod backtest;
+mod discover;
 mod prices;
 mod prometheus;
+mod service_proxy;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -24,24 +27,35 @@ use berth_model::ConfigDuration;
 use berth_prometheus::{HttpHeader, WorkloadSelector};
 use berth_rightsizing::recommend::backtest::EstimatorKind;
 use berth_rightsizing::recommend::{Amount, RecommenderSettings};
+use discover::ServiceReference;
 use values::{cpu, duration, header, margin, memory, percentile, positive, prices, timestamp};
 
 /// Options of `berth recommend`.
 #[derive(Debug, Clone, Args)]
 pub struct RecommendOptions {
     /// Address of the Prometheus (or Thanos, Mimir, VictoriaMetrics) with the usage of containers, without
-    /// /api/v1, such as http://localhost:9090.
-    #[arg(long, value_name = "URL", required_unless_present = "backtest")]
+    /// /api/v1, such as http://localhost:9090. Default: the only Service of the cluster with the labels of one, through the
+    /// API server.
+    #[arg(long, value_name = "URL")]
     pub prometheus: Option<String>,
+    /// Service of Prometheus in the cluster, as NAMESPACE/NAME or NAMESPACE/NAME:PORT, through the API server.
+    #[arg(long, value_name = "SERVICE", conflicts_with = "prometheus", value_parser = ServiceReference::parse)]
+    pub prometheus_service: Option<ServiceReference>,
+    /// Kubeconfig file of the cluster of Prometheus. Default: $KUBECONFIG, ~/.kube/config, or the service account of the pod.
+    #[arg(long, value_name = "FILE", conflicts_with = "prometheus")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig file.
+    #[arg(long, value_name = "NAME", conflicts_with = "prometheus")]
+    pub context: Option<String>,
     /// Only containers of these namespaces, separated by commas.
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "prometheus")]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub namespace: Vec<String>,
     /// Only workloads of these kinds, separated by commas, such as Deployment,StatefulSet.
-    #[arg(long, value_name = "KIND,...", value_delimiter = ',', requires = "prometheus")]
+    #[arg(long, value_name = "KIND,...", value_delimiter = ',')]
     pub kind: Vec<String>,
     /// Only workloads whose own labels this selects, as for kubectl get, such as team=a,tier!=web. kube-state-metrics must
     /// export the labels (--metric-labels-allowlist).
-    #[arg(short = 'l', long, value_name = "SELECTOR", requires = "prometheus")]
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub selector: Option<WorkloadSelector>,
     /// Length of the history of usage to read.
     #[arg(long, value_name = "DURATION", default_value = "8d", value_parser = duration)]
@@ -51,44 +65,44 @@ pub struct RecommendOptions {
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub resolution: ConfigDuration,
     /// How sizes are computed.
-    #[arg(long, value_name = "NAME", default_value = "vpa", requires = "prometheus")]
+    #[arg(long, value_name = "NAME", default_value = "vpa")]
     pub strategy: Strategy,
     /// Percentile of CPU usage. Default: 90 for vpa, 95 for krr.
-    #[arg(long, value_name = "PERCENT", value_parser = percentile, requires = "prometheus")]
+    #[arg(long, value_name = "PERCENT", value_parser = percentile)]
     pub cpu_percentile: Option<f64>,
     /// Percentile of the highest memory of each day, for vpa. Default: 90.
-    #[arg(long, value_name = "PERCENT", value_parser = percentile, requires = "prometheus")]
+    #[arg(long, value_name = "PERCENT", value_parser = percentile)]
     pub memory_percentile: Option<f64>,
     /// Percentage that is added: for vpa to CPU and memory, for krr to memory. Default: 15.
-    #[arg(long, value_name = "PERCENT", value_parser = margin, requires = "prometheus")]
+    #[arg(long, value_name = "PERCENT", value_parser = margin)]
     pub margin: Option<f64>,
     /// How limits are advised; the table does not show them.
-    #[arg(long, value_name = "NAME", default_value = "proportional", requires = "prometheus")]
+    #[arg(long, value_name = "NAME", default_value = "proportional")]
     pub limits: LimitStrategy,
     /// Also advise on CPU or memory by whose utilisation a HorizontalPodAutoscaler scales: with another request it
     /// changes the replicas.
-    #[arg(long, requires = "prometheus")]
+    #[arg(long)]
     pub allow_hpa: bool,
     /// Prices of a requested core and of a requested GiB, for a month, such as 20,2.5: the answer has the cost of each
     /// container, of each workload and of all requests.
-    #[arg(long, value_name = "CORE,GIB", value_parser = prices, requires = "prometheus")]
+    #[arg(long, value_name = "CORE,GIB", value_parser = prices)]
     pub prices: Option<Prices>,
     /// YAML file of prices for an hour: cpuCoreHour, memoryGibHour, currency, and namespaces with prices of their own.
-    #[arg(long, value_name = "FILE", requires = "prometheus", conflicts_with = "prices")]
+    #[arg(long, value_name = "FILE", conflicts_with = "prices")]
     pub price_file: Option<PathBuf>,
     /// End of the history, such as 2026-01-31T12:00:00Z. Default: now.
-    #[arg(long, value_name = "TIME", value_parser = timestamp, requires = "prometheus")]
+    #[arg(long, value_name = "TIME", value_parser = timestamp)]
     pub at: Option<Timestamp>,
     /// Labels that identify a container. Default: detected.
-    #[arg(long, value_name = "SET", requires = "prometheus")]
+    #[arg(long, value_name = "SET")]
     pub label_set: Option<LabelSet>,
     /// Label matcher of every query, such as cluster=prod where several clusters share a Thanos or Mimir. Also
     /// LABEL!=VALUE, LABEL=~EXPRESSION and LABEL!~EXPRESSION. May be repeated.
-    #[arg(long, value_name = "LABEL=VALUE", requires = "prometheus")]
+    #[arg(long, value_name = "LABEL=VALUE")]
     pub prometheus_label: Vec<String>,
     /// HTTP header of every request, such as X-Scope-OrgID=team-a; NAME=@FILE reads the value from a file. May be
     /// repeated.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = header, requires = "prometheus")]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
     pub prometheus_header: Vec<HttpHeader>,
     /// File of the bearer token for Prometheus.
     #[arg(long, value_name = "FILE", requires = "prometheus")]
@@ -184,6 +198,28 @@ pub enum OutputFormat {
 struct Answer {
     text: String,
     complete: bool,
+}
+
+/// Returns an option that is set and needs a Prometheus: it has no effect on files.
+fn of_prometheus(options: &RecommendOptions) -> Option<&'static str> {
+    let set = [
+        (!options.namespace.is_empty(), "--namespace"),
+        (!options.kind.is_empty(), "--kind"),
+        (options.selector.is_some(), "--selector"),
+        (options.strategy != Strategy::default(), "--strategy"),
+        (options.cpu_percentile.is_some(), "--cpu-percentile"),
+        (options.memory_percentile.is_some(), "--memory-percentile"),
+        (options.margin.is_some(), "--margin"),
+        (options.limits != LimitStrategy::default(), "--limits"),
+        (options.allow_hpa, "--allow-hpa"),
+        (options.prices.is_some(), "--prices"),
+        (options.price_file.is_some(), "--price-file"),
+        (options.at.is_some(), "--at"),
+        (options.label_set.is_some(), "--label-set"),
+        (!options.prometheus_label.is_empty(), "--prometheus-label"),
+        (!options.prometheus_header.is_empty(), "--prometheus-header"),
+    ];
+    set.into_iter().find_map(|(is_set, name)| is_set.then_some(name))
 }
 
 /// Exit codes: 0 complete answer; 1 Prometheus or a file could not be read, or the answer lacks some of it,

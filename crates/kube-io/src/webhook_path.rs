@@ -111,7 +111,10 @@ impl WebhookPaths {
 }
 
 /// Returns 256 random bits in hexadecimal.
-fn random_token() -> Result<String, ring::error::Unspecified> {
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn random_token() -> Result<String, ring::error::Unspecified> {
     let bytes: [u8; 32] = ring::rand::generate(&ring::rand::SystemRandom::new())?.expose();
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

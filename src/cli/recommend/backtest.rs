@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use super::prometheus::{PrometheusQueries, runtime};
 use super::recording::{Column, Recording, VALUE_COLUMN, read};
 use super::values::shown;
-use super::{Answer, Failure, OutputFormat, RecommendOptions, note, settings, show};
+use super::{Answer, Failure, OutputFormat, RecommendOptions, note, of_prometheus, settings, show};
 use crate::advise::Recorder;
 use berth_rightsizing::recommend::backtest::{
     EstimatorKind, Outcome, Pace, Recorded, RecordedResource, backtest, overall,
@@ -19,15 +19,22 @@ pub fn answer(options: &RecommendOptions, files: &[PathBuf]) -> Result<Answer, F
     if !matches!(options.output, OutputFormat::Table | OutputFormat::Json) {
         return Err(Failure::Input(anyhow!("--output: a backtest supports table or json")));
     }
-    let (recorded, complete) = match (&options.prometheus, files) {
-        (None, []) => {
-            return Err(Failure::Input(anyhow!("--backtest: name files, or give --prometheus")));
-        }
-        (Some(_), [_, ..]) => {
-            return Err(Failure::Input(anyhow!("--backtest: either files or --prometheus, not both")));
-        }
-        (Some(_), []) => from_prometheus(options)?,
-        (None, files) => (from_files(options, files)?, true),
+    let has_prometheus = options.prometheus.is_some()
+        || options.prometheus_service.is_some()
+        || options.kubeconfig.is_some()
+        || options.context.is_some();
+    let refusal = match (has_prometheus, files, of_prometheus(options)) {
+        (false, [], _) => "name files, or give --prometheus or --prometheus-service".to_owned(),
+        (true, [_, ..], _) => "either files or a Prometheus, not both".to_owned(),
+        (false, _, Some(option)) => format!("{option} has no effect on files"),
+        _ => String::new(),
+    };
+    if !refusal.is_empty() {
+        return Err(Failure::Input(anyhow!("--backtest: {refusal}")));
+    }
+    let (recorded, complete) = match has_prometheus {
+        true => from_prometheus(options)?,
+        false => (from_files(options, files)?, true),
     };
     let series = outcomes(options, &recorded)?;
     let all = overall(&series);
@@ -92,15 +99,15 @@ fn from_files(options: &RecommendOptions, files: &[PathBuf]) -> Result<Vec<Recor
 }
 
 fn from_prometheus(options: &RecommendOptions) -> Result<(Vec<Recorded>, bool), Failure> {
-    let mut asked = PrometheusQueries::new(options)?;
-    let recorded = runtime()?.block_on(async {
+    let (recorded, notes, complete) = runtime()?.block_on(async {
+        let mut asked = PrometheusQueries::connect(options).await?;
         let owners = asked.owners().await?;
         let mut recorder = Recorder::new(owners);
         asked.history(|kind, series| recorder.usage(kind, &series)).await?;
-        Ok::<_, Failure>(recorder.recorded())
+        Ok::<_, Failure>((recorder.recorded(), asked.notes, asked.complete))
     })?;
-    for each in &asked.notes {
+    for each in &notes {
         note(each);
     }
-    Ok((recorded, asked.complete))
+    Ok((recorded, complete))
 }

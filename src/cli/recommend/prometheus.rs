@@ -7,17 +7,18 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use jiff::Timestamp;
 
+use super::address::PrometheusAddress;
 use super::values::shown;
-use super::{Answer, Failure, LabelSet, OutputFormat, RecommendOptions, note, prices, settings, show};
+use super::{Answer, Failure, OutputFormat, RecommendOptions, note, prices, settings, show};
 use crate::advise::{
     AdviceReport, Collector, ContainerAdvice, ContainerSelection, Left, OwnerIndex, PriceList, Reason,
     Sizing, Strategy, WorkloadsFrom,
 };
 use crate::cli::progress::{ProgressBars, Stage};
-use berth_model::{ConfigDuration, PerResource, with_causes};
+use berth_model::PerResource;
 use berth_prometheus::{
-    BasicAuth, Fact, FactRow, LabelNames, LabelledKind, Missing, PrometheusConfig, PrometheusSource,
-    QueriedNamespaces, ReadSummary, Series, Skip, SourceError, WorkloadSelector,
+    Fact, FactRow, LabelledKind, Missing, PrometheusSource, QueriedNamespaces, ReadSummary, Series, Skip,
+    WorkloadSelector,
 };
 use berth_rightsizing::recommend::Amount;
 use berth_rightsizing::recommend::time::nanos;
@@ -26,6 +27,7 @@ use berth_rightsizing::usage::UsageKind;
 /// A Prometheus and the queried range.
 pub struct PrometheusQueries<'a> {
     options: &'a RecommendOptions,
+    address: PrometheusAddress,
     source: PrometheusSource,
     now: Timestamp,
     /// Notes for the user.
@@ -36,9 +38,11 @@ pub struct PrometheusQueries<'a> {
 }
 
 pub fn answer(options: &RecommendOptions) -> Result<Answer, Failure> {
-    let runtime = runtime()?;
-    let mut asked = PrometheusQueries::new(options)?;
-    let report = runtime.block_on(report(&mut asked))?;
+    let (report, complete) = runtime()?.block_on(async {
+        let mut asked = PrometheusQueries::connect(options).await?;
+        let report = report(&mut asked).await?;
+        Ok::<_, Failure>((report, asked.complete))
+    })?;
     for each in &report.notes {
         note(each);
     }
@@ -53,7 +57,7 @@ pub fn answer(options: &RecommendOptions) -> Result<Answer, Failure> {
         OutputFormat::Slack => show::slack(&report)?,
         OutputFormat::Kustomize => show::kustomize(&report)?,
     };
-    Ok(Answer { text, complete: asked.complete })
+    Ok(Answer { text, complete })
 }
 
 pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
@@ -123,7 +127,7 @@ async fn report(asked: &mut PrometheusQueries<'_>) -> Result<AdviceReport, Failu
         ));
     }
     Ok(AdviceReport {
-        source: options.prometheus.clone().unwrap_or_default(),
+        source: asked.address.shown().to_owned(),
         strategy: in_words(options),
         prices: asked.prices.take(),
         at: Timestamp::from_second(asked.now.as_second()).unwrap_or(asked.now).to_string(),
@@ -194,10 +198,14 @@ fn price_list(options: &RecommendOptions) -> Result<Option<PriceList>, Failure> 
 }
 
 impl<'a> PrometheusQueries<'a> {
-    pub fn new(options: &'a RecommendOptions) -> Result<Self, Failure> {
-        let source = PrometheusSource::new(config(options)).map_err(failure)?;
+    /// Finds Prometheus, without a query to it.
+    pub async fn connect(options: &'a RecommendOptions) -> Result<Self, Failure> {
+        let prices = price_list(options)?;
+        let address = PrometheusAddress::find(options).await?;
+        let source =
+            PrometheusSource::new(address.config(options)).map_err(|error| address.failure(error))?;
         let now = options.at.unwrap_or_else(Timestamp::now);
-        Ok(Self { options, source, now, notes: Vec::new(), complete: true, prices: price_list(options)? })
+        Ok(Self { options, address, source, now, notes: Vec::new(), complete: true, prices })
     }
 
     fn namespaces(&self) -> QueriedNamespaces<'a> {
@@ -210,7 +218,7 @@ impl<'a> PrometheusQueries<'a> {
     /// Returns the owners of pods. Without kube-state-metrics the result is empty, which is no failure; an
     /// unreachable Prometheus is.
     pub async fn owners(&mut self) -> Result<OwnerIndex, Failure> {
-        self.source.check(self.now).await.map_err(failure)?;
+        self.source.check(self.now).await.map_err(|error| self.address.failure(error))?;
         let mut owners = OwnerIndex::default();
         for fact in [Fact::PodOwner, Fact::ReplicaSetOwner, Fact::JobOwner] {
             self.facts(fact, &mut owners, |owners, told| owners.add(fact, told)).await;
@@ -233,7 +241,7 @@ impl<'a> PrometheusQueries<'a> {
             Ok(summary) => self.warnings(&summary),
             Err(error) => {
                 self.complete = false;
-                let error = as_options(&with_causes(&error));
+                let error = self.address.explain(&error);
                 self.notes.push(format!("{fact:?} could not be read and is missing in the answer: {error}"));
             }
         }
@@ -249,7 +257,11 @@ impl<'a> PrometheusQueries<'a> {
             stage.reached(series.samples.last().map_or(0.0, |last| last.at));
             sink(kind, series);
         };
-        let summary = self.source.history(self.namespaces(), self.now, sink).await.map_err(failure)?;
+        let summary = self
+            .source
+            .history(self.namespaces(), self.now, sink)
+            .await
+            .map_err(|error| self.address.failure(error))?;
         stage.end();
         self.warnings(&summary);
         for reason in Skip::ALL {
@@ -282,7 +294,7 @@ impl<'a> PrometheusQueries<'a> {
             };
             let namespaces = self.namespaces();
             let read = self.source.selected(*kind, selector, namespaces, self.now, sink).await;
-            self.warnings(&read.map_err(failure)?);
+            self.warnings(&read.map_err(|error| self.address.failure(error))?);
         }
         let unlabelled = advice.iter().filter(|each| LabelledKind::of(&each.kind).is_none()).count();
         if unlabelled > 0 {
@@ -302,7 +314,12 @@ impl<'a> PrometheusQueries<'a> {
     async fn check_exported(&mut self, key: &str, kinds: &[LabelledKind]) -> Result<(), Failure> {
         let mut without = Vec::new();
         for kind in kinds {
-            if !self.source.has_label(*kind, key, self.now).await.map_err(failure)? {
+            if !self
+                .source
+                .has_label(*kind, key, self.now)
+                .await
+                .map_err(|error| self.address.failure(error))?
+            {
                 without.push(*kind);
             }
         }
@@ -343,9 +360,9 @@ impl<'a> PrometheusQueries<'a> {
     }
 
     async fn explain_no_samples(&self) -> Result<anyhow::Error, Failure> {
-        let config = config(self.options);
-        let (metric, url, history) = (&config.memory_metric, &config.url, shown(self.options.history));
-        Ok(match self.source.missing(self.now).await.map_err(failure)? {
+        let metric = &self.source.config().memory_metric;
+        let (url, history) = (self.address.shown(), shown(self.options.history));
+        Ok(match self.source.missing(self.now).await.map_err(|error| self.address.failure(error))? {
             Missing::Metric => anyhow!(
                 "Prometheus at {url} has no {metric} in the last {history}: let it scrape the kubelets' /metrics/cadvisor, or \
                  give the address of the one that does"
@@ -369,80 +386,6 @@ impl<'a> PrometheusQueries<'a> {
             }
         })
     }
-}
-
-fn config(options: &RecommendOptions) -> PrometheusConfig {
-    // Prometheus returns at most 11,000 points of a series per query.
-    const POINTS: u64 = 10_000;
-    let usual = PrometheusConfig::default().slice.get().as_secs();
-    let resolution = options.resolution.get().as_secs();
-    let slice = usual.min(resolution.saturating_mul(POINTS)).max(resolution);
-    PrometheusConfig {
-        url: options.prometheus.clone().unwrap_or_default(),
-        matchers: options.prometheus_label.clone(),
-        headers: options.prometheus_header.clone(),
-        labels: options.label_set.map(|set| match set {
-            LabelSet::Modern => LabelNames::modern(),
-            LabelSet::Legacy => LabelNames::legacy(),
-        }),
-        history_length: options.history,
-        history_resolution: options.resolution,
-        memory_peaks: true,
-        slice: ConfigDuration::from_secs(slice.max(1)),
-        query_timeout: options.query_timeout,
-        bearer_token_file: options.bearer_token_file.clone(),
-        basic_auth: options.user.clone().map(|user| BasicAuth {
-            user,
-            password: None,
-            password_file: options.password_file.clone(),
-        }),
-        ca_file: options.ca_file.clone(),
-        ..PrometheusConfig::default()
-    }
-}
-
-fn failure(error: SourceError) -> Failure {
-    let text = anyhow!("{}", as_options(&with_causes(&error)));
-    match error {
-        SourceError::Config(_) => Failure::Input(text),
-        _ => Failure::Other(text),
-    }
-}
-
-/// Rewrites advice that names fields of the configuration file to options of this command.
-pub fn as_options(text: &str) -> String {
-    const WORDS: [(&str, &str); 20] = [
-        ("use prometheus.basicAuth", "give --user and --password-file instead"),
-        (
-            "set prometheus.bearerTokenFile or prometheus.basicAuth",
-            "give --bearer-token-file, or --user and --password-file",
-        ),
-        ("prometheus.basicAuth.user", "--user"),
-        ("prometheus.basicAuth.passwordFile", "--password-file"),
-        (
-            "raise prometheus.queryTimeout, or shorten prometheus.slice",
-            "raise --query-timeout, or choose a coarser --resolution",
-        ),
-        (
-            "raise prometheus.maxResponseBytes, or shorten prometheus.slice",
-            "ask for fewer namespaces, or choose a coarser --resolution",
-        ),
-        ("wait, or lower prometheus.parallelism", "wait"),
-        ("that a network policy lets berth connect", "that it can be connected to from here"),
-        ("allow berth's account to query", "allow the account of the token to query"),
-        ("prometheus.matchers", "--prometheus-label"),
-        ("prometheus.headers", "--prometheus-header"),
-        ("write them to a file, and name that in valueFile", "write them to a file, and give NAME=@FILE"),
-        ("prometheus.url", "--prometheus"),
-        ("prometheus.historyResolution", "--resolution"),
-        ("prometheus.historyLength", "--history"),
-        ("prometheus.queryTimeout", "--query-timeout"),
-        ("prometheus.bearerTokenFile", "--bearer-token-file"),
-        ("prometheus.caFile", "--ca-file"),
-        ("historyResolution", "--resolution"),
-        ("prometheus.slice", "--resolution"),
-    ];
-    WORDS.into_iter().fold(text.to_owned(), |text, (field, option)| text.replace(field, option))
 }
 
 /// Hours of history that have been read; shown on a terminal.
