@@ -80,11 +80,13 @@ enum Try {
     Failed(Failure),
 }
 
-/// An error in Prometheus's JSON format.
+/// An error in Prometheus's JSON format, or that of an API server before it.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct ErrorBody {
     error_type: String,
+    /// `message` in a Status of Kubernetes.
+    #[serde(alias = "message")]
     error: String,
 }
 

@@ -126,6 +126,8 @@ async fn other_refusals_are_told_at_once_with_what_to_do() {
         (400, r#"{"status":"error","errorType":"bad_data","error":"parse error"}"#, "400 (parse error)"),
         (401, "no\n", "401 (no); set prometheus.bearerTokenFile"),
         (403, "", "403 (it gave no reason); allow berth's account"),
+        // A Status of an API server before Prometheus.
+        (403, r#"{"kind":"Status","status":"Failure","message":"not yours"}"#, "403 (not yours); allow"),
         (
             404,
             "404 page not found",
