@@ -42,7 +42,7 @@ pub enum Command {
     Explain(ExplainOptions),
     /// Recommend requests of containers from their usage in Prometheus; or backtest estimators on recorded
     /// usage.
-    Recommend(RecommendOptions),
+    Recommend(Box<RecommendOptions>),
     /// Compare dispatchers on a trace or on a synthetic workload, on a virtual clock.
     Simulate(SimulateOptions),
 }

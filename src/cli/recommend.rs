@@ -222,12 +222,12 @@ fn of_prometheus(options: &RecommendOptions) -> Option<&'static str> {
     set.into_iter().find_map(|(is_set, name)| is_set.then_some(name))
 }
 
-/// Exit codes: 0 complete answer; 1 Prometheus or a file could not be read, or the answer lacks some of it,
-/// as the notes on standard error say; 2 the options or a file are invalid.
-pub fn recommend(options: RecommendOptions) -> ExitCode {
+/// Exit codes: 0 complete answer; 1 no Prometheus or several were found, Prometheus or a file could not be read, or the answer lacks
+/// some of it, as the notes on standard error say; 2 the options or a file are invalid.
+pub fn recommend(options: &RecommendOptions) -> ExitCode {
     let answer = match &options.backtest {
-        Some(files) => backtest::answer(&options, files),
-        None => prometheus::answer(&options),
+        Some(files) => backtest::answer(options, files),
+        None => prometheus::answer(options),
     };
     let (error, code) = match answer {
         Ok(Answer { text, complete }) => match print(&text) {

@@ -40,8 +40,11 @@ fn changes(advice: &ContainerAdvice) -> Option<ResourceChanges> {
     (!requests.is_empty() || !limits.is_empty()).then_some(ResourceChanges { requests, limits })
 }
 
-/// Returns the resources of a container with their names and units.
-pub fn named(advice: &ContainerAdvice) -> [(&'static str, &ResourceAdvice, fn(Amount) -> String); 2] {
+/// Name of a resource, its advice, and how its amounts are written.
+type NamedResource<'a> = (&'static str, &'a ResourceAdvice, fn(Amount) -> String);
+
+/// Returns the resources of a container.
+pub fn named(advice: &ContainerAdvice) -> [NamedResource<'_>; 2] {
     [("cpu", &advice.size.cpu, cpu), ("memory", &advice.size.memory, |bytes| exact_bytes(bytes.into()))]
 }
 

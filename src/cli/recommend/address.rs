@@ -82,7 +82,7 @@ const NO_CLUSTER: &str =
 const BEHIND_API_SERVER: [(&str, &str); 4] = [
     (
         "--prometheus must be the address before /api/v1",
-        "it does not serve the HTTP API of Prometheus there: give --prometheus-service or --prometheus",
+        "the Service has no ready pod, or does not serve the HTTP API of Prometheus: give --prometheus-service or --prometheus",
     ),
     (
         "give --bearer-token-file, or --user and --password-file, or renew the credentials",

@@ -20,7 +20,7 @@ fn options(url: &str, more: &[&str]) -> RecommendOptions {
     let history: &[&str] = if more.contains(&"--history") { &[] } else { &["--history", "2d"] };
     let cli = Cli::try_parse_from(given.iter().chain(history).chain(more)).expect("options");
     let Command::Recommend(options) = cli.command else { panic!("another command") };
-    options
+    *options
 }
 
 /// Runs as the command does, with its own runtime.
@@ -546,7 +546,9 @@ async fn what_the_account_of_the_kubeconfig_may_not_do_is_named() {
     let (code, said) = refusal(cluster.answer(&[]).await);
     assert!(
         code == 1
-            && said.contains("Prometheus at Service monitoring/prometheus answered 403")
+            && said.contains(
+                "Prometheus at Service monitoring/prometheus answered 403 (user cannot POST /api/v1/"
+            )
             && said.contains("create services/proxy")
             && !said.contains("127.0.0.1"),
         "{said}"
