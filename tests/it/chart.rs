@@ -159,7 +159,7 @@ fn updates() -> bool {
 }
 
 /// Runs helm without the user's own settings.
-fn helm(args: &[&str]) -> Output {
+pub fn helm(args: &[&str]) -> Output {
     let home = TempDir::new().unwrap();
     let helm = go_tool("helm").expect("helm");
     Command::new(helm)

@@ -1,5 +1,7 @@
 //! `berth recommend` as users run it: on a real Prometheus, and on files.
 
+mod cluster;
+mod page;
 mod strategies;
 
 use std::collections::BTreeMap;
@@ -314,12 +316,9 @@ fn recorded_usage_is_enough_for_a_backtest() {
     assert!(wrong.code == 2 && wrong.err.contains("usage.csv:4322: ts is \"soon\""), "{}", wrong.err);
     let missing = recommend(&["--backtest", "/nowhere/usage.csv"]);
     assert!(missing.code == 1 && missing.err.contains("cannot open /nowhere/usage.csv"), "{}", missing.err);
-    for wrong in [
-        &[][..],
-        &["--backtest"],
-        &["--prometheus", "nowhere:9090"],
-        &["--prometheus", "http://a", "-o", "pdf"],
-    ] {
+    for wrong in
+        [&["--backtest"][..], &["--prometheus", "nowhere:9090"], &["--prometheus", "http://a", "-o", "pdf"]]
+    {
         let ran = recommend(wrong);
         assert_eq!((ran.code, &*ran.out), (2, ""), "{wrong:?}: {}", ran.err);
     }

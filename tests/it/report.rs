@@ -1,7 +1,7 @@
 //! The simulation's HTML report in a real browser (Debian's `chromium`, headless). `BERTH_SCREENSHOTS=DIR` keeps its
 //! screenshots there.
 
-mod browser;
+pub mod browser;
 mod made_up;
 
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use berth_simulator::render;
 use browser::{Screen, Visit, visit};
 
-const DESKTOP: Screen = Screen { width: 1280, height: 900, dark: false };
-const PHONE: Screen = Screen { width: 390, height: 844, dark: false };
+pub const DESKTOP: Screen = Screen { width: 1280, height: 900, dark: false };
+pub const PHONE: Screen = Screen { width: 390, height: 844, dark: false };
 const PLOTS: [&str; 8] = [
     "plot-cdf",
     "plot-latency",
@@ -22,7 +22,7 @@ const PLOTS: [&str; 8] = [
     "plot-slots",
 ];
 /// CSS pixels; below this, text is not readable on a phone.
-const TEXT_SIZE_MIN: f64 = 11.0;
+pub const TEXT_SIZE_MIN: f64 = 11.0;
 
 /// Checks the report's requirements for any screen.
 fn check(seen: &Visit, screen: Screen) {

@@ -230,6 +230,13 @@ const COVERED: &[Document] = &[
         ],
     },
     Document {
+        path: "docs/rightsizers.md",
+        commands: &[(
+            "cargo test --test it -- recommend::strategies --nocapture",
+            "itself; tests/it/recommend/strategies.rs compares the figures",
+        )],
+    },
+    Document {
         path: "docs/running.md",
         commands: &[
             ("release/image", IMAGE),

@@ -28,16 +28,24 @@ fn noise(at: i64) -> f64 {
     (at / SCRAPE_INTERVAL * 7_919 % 1_009) as f64 / 1_009.0
 }
 
-const USAGES: [Usage; 5] = [
+/// Two minutes of each hour.
+fn is_burst(at: i64) -> bool {
+    at.rem_euclid(HOUR) < 120
+}
+
+const USAGES: [Usage; 7] = [
     ("report-0", "app", |_| 0.1, |at| if is_peak(at) { 900 * MI } else { 300 * MI }),
     ("killed-0", "app", |_| 0.1, |_| 300 * MI),
     ("web-0", "app", |at| 0.2 + 0.3 * noise(at), |at| 300 * MI + (noise(at) * 1e8) as i64),
     ("web-1", "app", |at| 0.1 + 0.5 * noise(at + 17), |at| 200 * MI + (noise(at + 5) * 3e8) as i64),
     ("tiny-0", "app", |_| 0.001, |_| MI),
+    ("bursty-0", "app", |at| if is_burst(at) { 1.5 } else { 0.05 }, |_| 150 * MI),
+    ("growing-0", "app", |at| 0.2 + 0.1 * noise(at), |at| 200 * MI + (at - NOW + DAYS * 86_400) * MI / 1_000),
 ];
 
 fn openmetrics() -> String {
-    let [mut cpu, mut memory, mut owners, mut requests, mut limits] = [const { String::new() }; 5];
+    let [mut cpu, mut memory, mut owners, mut labelled, mut requests, mut limits] =
+        [const { String::new() }; 6];
     let mut now = String::new();
     for (pod, container, cores, bytes) in USAGES {
         let labels = format!(r#"namespace="shop",pod="{pod}",container="{container}""#);
@@ -54,6 +62,11 @@ fn openmetrics() -> String {
                 r#"{{namespace="shop",pod="{pod}",owner_kind="StatefulSet",owner_name="{workload}",owner_is_controller="true"}}"#
             );
             writeln!(owners, "kube_pod_owner{owner} 1 {at}").expect("a text");
+            if pod.ends_with("-0") {
+                let team = if workload == "report" { "b" } else { "a" };
+                let labels = format!(r#"namespace="shop",statefulset="{workload}",label_team="{team}""#);
+                writeln!(labelled, "kube_statefulset_labels{{{labels}}} 1 {at}").expect("a text");
+            }
             for (resource, amount) in [("cpu", 1.0), ("memory", 1e9)] {
                 let name = "kube_pod_container_resource_requests";
                 writeln!(requests, "{name}{{{labels},resource=\"{resource}\"}} {amount} {at}")
@@ -88,7 +101,7 @@ fn openmetrics() -> String {
     }
     format!(
         "# TYPE container_cpu_usage_seconds counter\n{cpu}# TYPE container_memory_working_set_bytes gauge\n{memory}\
-         # TYPE kube_pod_owner gauge\n{owners}# TYPE kube_pod_container_resource_requests gauge\n{requests}\
+         # TYPE kube_pod_owner gauge\n{owners}# TYPE kube_statefulset_labels gauge\n{labelled}# TYPE kube_pod_container_resource_requests gauge\n{requests}\
          # TYPE kube_pod_container_resource_limits gauge\n{limits}{now}# EOF\n"
     )
 }
@@ -129,6 +142,32 @@ async fn krr(prometheus: &Prometheus) -> (BTreeMap<String, f64>, BTreeMap<String
     (evaluate(prometheus, &cpu).await, evaluate(prometheus, &memory).await)
 }
 
+/// Renders a chart whose template reads the values as docs/recommender.md says.
+fn the_values_render(values: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let document = include_str!("../../../docs/recommender.md");
+    let line = document.lines().find(|line| line.starts_with("resources: {{- dig ")).expect("the template");
+    let template = line.replace("\"Deployment\" \"web\"", "\"StatefulSet\" \"killed\"");
+    file("Chart.yaml", "apiVersion: v2\nname: shop\nversion: 0.1.0\n");
+    file("values.yaml", "resources: {requests: {cpu: 5}}\n");
+    file("templates/workload.yaml", &format!("kind: StatefulSet\n{template}\n"));
+    let values = file("advice.yaml", values);
+    let folder = folder.path().to_str().expect("a path");
+    for (namespace, expected) in [("shop", "memory: 2400Mi"), ("other", "cpu: 5")] {
+        let output =
+            crate::chart::helm(&["template", "shop", folder, "--namespace", namespace, "-f", &values]);
+        let (text, error) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains(expected), "{namespace}: {text}{error}");
+    }
+}
+
 #[tokio::test]
 async fn short_peaks_kills_and_autoscalers_are_not_missed_and_krrs_sizes_are_krrs() {
     needs!("prometheus", "promtool");
@@ -154,9 +193,12 @@ async fn short_peaks_kills_and_autoscalers_are_not_missed_and_krrs_sizes_are_krr
     assert_eq!(vpa["tiny"]["memory"]["reason"], "minimum");
 
     let step = format!("{STEP}s");
-    let (ours, _) = advice(&prometheus, &["--strategy", "krr", "--resolution", &step, "--allow-hpa"]);
+    let as_krr = ["--strategy", "krr", "--limits", "memory-as-request", "--resolution", &step, "--allow-hpa"];
+    let (ours, _) = advice(&prometheus, &as_krr);
     let (cores, bytes) = krr(&prometheus).await;
-    for workload in ["report", "web", "tiny"] {
+    println!("workload | CPU KRR | --strategy krr | vpa | memory KRR | --strategy krr | vpa");
+    let (plain, _) = advice(&prometheus, &["--resolution", &step, "--allow-hpa"]);
+    for workload in ["web", "report", "bursty", "growing", "tiny"] {
         let of_pods = |by_pod: &BTreeMap<String, f64>| {
             let own = by_pod.iter().filter(|(pod, _)| pod.starts_with(workload));
             own.map(|(_, value)| *value).fold(0.0, f64::max)
@@ -165,10 +207,25 @@ async fn short_peaks_kills_and_autoscalers_are_not_missed_and_krrs_sizes_are_krr
         assert_eq!(ours[workload]["cpu"]["target"].as_f64(), Some(cpu), "{workload}");
         // KRR looks at every other sample only; berth at all.
         let memory = |bytes: f64| ((bytes * 1.15 / MI as f64).ceil() as i64 * MI).max(100 * MI);
-        let ours = ours[workload]["memory"]["target"].as_i64().expect("bytes");
+        let memory_of_ours = ours[workload]["memory"]["target"].as_i64().expect("bytes");
         let theirs = memory(of_pods(&bytes));
-        assert!((theirs..=theirs + 5 * MI).contains(&ours), "{workload}: {ours}, KRR {theirs}");
+        assert!(
+            (theirs..=theirs + 5 * MI).contains(&memory_of_ours),
+            "{workload}: {memory_of_ours}, KRR {theirs}"
+        );
+        // KRR: a limit of memory as its request, none of CPU.
+        assert_eq!(&ours[workload]["memory"]["limitTarget"], &ours[workload]["memory"]["target"]);
+        assert_eq!(ours[workload]["cpu"]["limitTarget"], Value::Null);
+        println!(
+            "{workload} | {cpu:.3} | {} | {} | {} | {} | {}",
+            ours[workload]["cpu"]["target"],
+            plain[workload]["cpu"]["target"],
+            theirs / MI,
+            memory_of_ours / MI,
+            plain[workload]["memory"]["target"].as_i64().expect("bytes") / MI
+        );
     }
+    println!("killed: {} {}", ours["killed"]["memory"]["target"], plain["killed"]["memory"]["target"]);
     // KRR's figure for a container that was killed.
     assert_eq!(ours["killed"]["memory"]["target"].as_i64(), Some(2_500 * MI));
     // Coarser steps and other percentiles are told to Prometheus.
@@ -179,10 +236,25 @@ async fn short_peaks_kills_and_autoscalers_are_not_missed_and_krrs_sizes_are_krr
     let run = |more: &[&str]| recommend(&[&base, more].concat());
     assert!(run(&["--kind", "Deployment", "-o", "json"]).out.contains("\"containers\": []"));
     let priced = run(&["--prices", "20,2.5"]);
-    assert!(priced.out.contains("they cost 111.64 -> "), "{}", priced.out);
+    assert!(priced.out.contains("they cost 156.30 -> "), "{}", priced.out);
     let commands = run(&["-o", "kubectl"]);
     let killed = "kubectl set resources --namespace=shop statefulset/killed --containers=app";
     assert!(commands.out.lines().any(|line| line.starts_with(killed)), "{}", commands.out);
     let page = run(&["-o", "html"]);
-    assert_eq!(page.out.matches("class=\"spark\"").count(), 8, "two graphs of each of four workloads");
+    assert_eq!(page.out.matches("class=\"spark\"").count(), 12, "two graphs of each of six workloads");
+
+    let of_team = |team: &str| {
+        let (found, _) = advice(&prometheus, &["--selector", team]);
+        found.into_keys().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(of_team("team=b"), "report");
+    assert_eq!(of_team("team in (a, c)"), "bursty growing killed tiny web");
+    assert_eq!(of_team("team!=a"), "report");
+    let unknown = run(&["--selector", "tier!=web"]);
+    let remedy = "--metric-labels-allowlist=statefulsets=[tier]";
+    assert!(unknown.code == 1 && unknown.err.contains(remedy), "{}", unknown.err);
+    let slack = run(&["--prices", "20,2.5", "-o", "slack"]);
+    let slack: Value = serde_json::from_str(&slack.out).expect("JSON");
+    assert!(slack["blocks"].as_array().is_some_and(|blocks| (5..=50).contains(&blocks.len())), "{slack}");
+    the_values_render(&run(&["-o", "helm"]).out);
 }
