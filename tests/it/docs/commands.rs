@@ -176,10 +176,10 @@ const COVERED: &[Document] = &[
     Document {
         path: "docs/recommender.md",
         commands: &[
-            ("berth recommend", "src/cli/recommend/tests.rs, on a fake API server"),
+            ("berth recommend", "src/cli/recommend/tests/cluster.rs, on a fake API server"),
             (
                 "berth recommend --context prod --prometheus-service monitoring/prometheus-operated",
-                "src/cli/recommend/tests.rs, on a fake API server",
+                "src/cli/recommend/tests/cluster.rs, on a fake API server",
             ),
             (
                 "berth recommend --prometheus http://localhost:9090",
