@@ -2,6 +2,7 @@
 //! on a virtual clock. With `--scaling`: comparison of service scalers.
 
 mod compare;
+mod equal;
 mod scaling;
 mod table;
 

@@ -2,10 +2,16 @@
 
 use serde::Serialize;
 
+/// Memory at the price of a core, in GiB.
+pub const GIB_PER_CORE: f64 = 8.0;
+
 /// Results of one scaler. Numbers of changes are per service and day.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ScalingFigures {
     pub scaler: String,
+    /// The measured time: hours since the start, and their number.
+    pub from_h: f64,
+    pub hours: f64,
     /// Requested by all pods, ready or not: mean over time.
     pub cpu_cores: f64,
     pub memory_gib: f64,
@@ -45,6 +51,11 @@ impl ScalingFigures {
         ]
     }
 
+    /// Returns what is paid for, in cores: clouds ask about as much for a core as for [`GIB_PER_CORE`] GiB.
+    pub fn cost(&self) -> f64 {
+        self.cpu_cores + self.memory_gib / GIB_PER_CORE
+    }
+
     /// Returns the means over runs of one scaler.
     pub fn mean(runs: &[ScalingFigures]) -> ScalingFigures {
         let mut mean = runs.first().cloned().unwrap_or_default();
@@ -69,8 +80,26 @@ pub struct ScalingSlice {
     pub p99_ms: f64,
 }
 
+impl ScalingOutcome {
+    /// Returns the mean figures of runs of one scaler, with the timeline of the first.
+    pub fn mean(runs: &[ScalingOutcome]) -> ScalingOutcome {
+        let mean = |of: fn(&ScalingOutcome) -> Option<&ScalingFigures>| {
+            let all: Vec<_> = runs.iter().filter_map(of).cloned().collect();
+            (!all.is_empty()).then(|| ScalingFigures::mean(&all))
+        };
+        ScalingOutcome {
+            first: mean(|outcome| outcome.first.as_ref()),
+            figures: mean(|outcome| Some(&outcome.figures)).unwrap_or_default(),
+            timeline: runs.first().map(|outcome| outcome.timeline.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// Result of a run, or of several.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScalingOutcome {
+    /// Of the hours before the measured ones.
+    pub first: Option<ScalingFigures>,
     pub figures: ScalingFigures,
     pub timeline: Vec<ScalingSlice>,
 }

@@ -8,7 +8,7 @@ const FASTEST: u32 = ((127 - 14) << 23) >> SHIFT;
 /// Up to 2^7 s.
 const BUCKETS: usize = 21 << PARTS_BITS;
 /// CFS period: the kernel's interval for a container's CPU quota.
-const QUOTA_PERIOD_S: f64 = 0.1;
+pub const QUOTA_PERIOD_S: f64 = 0.1;
 /// Waits of the requests that wait: their share, and the mean of that part of an exponential distribution.
 const WAITS: [(f64, f64); 8] = [
     (0.3, 0.1678),
@@ -136,20 +136,18 @@ impl Wait {
         self.backlog_s + self.share * self.mean_s
     }
 
-    /// Returns the 95th percentile, as run queue latency would show it.
-    pub fn p95(&self) -> f64 {
-        const TAIL: f64 = 0.05;
-        let random = if self.share > TAIL { self.mean_s * (self.share / TAIL).ln() } else { 0.0 };
-        self.backlog_s + random
+    /// Returns the share of time in which some request waits.
+    pub fn pressure(&self, busy: f64) -> f64 {
+        if self.backlog_s > 0.0 { 1.0 } else { self.share * busy.clamp(0.0, 1.0) }
     }
 
-    /// Adds requests of a service whose containers have `cores` cores.
-    pub fn count(&self, demand: &Demand, cores: f64, requests: f64, into: &mut Latencies) {
+    /// Calls `add` with latencies and the number of requests that had them, for a service whose containers have `cores` cores.
+    pub fn count(&self, demand: &Demand, cores: f64, requests: f64, mut add: impl FnMut(f64, f64)) {
         for (share, seconds) in demand.points {
             let (requests, alone) = (requests * share, self.backlog_s + alone(seconds, cores));
-            into.add(alone, requests * (1.0 - self.share));
+            add(alone, requests * (1.0 - self.share));
             for (part, factor) in WAITS {
-                into.add(alone + factor * self.mean_s, requests * self.share * part);
+                add(alone + factor * self.mean_s, requests * self.share * part);
             }
         }
     }

@@ -49,9 +49,42 @@ pub struct ServiceLoads {
     pub services: Vec<SimulatedService>,
 }
 
-/// A synthetic load similar to Wikipedia's: a daily wave, noise, and bursts.
+/// Services of a synthetic load.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LoadShape {
+    /// Services without relation, each with its own day and bursts.
+    #[default]
+    Wikipedia,
+    /// DeathStarBench's SocialNetwork: one load of users, whose requests reach the services in the proportions of [`SOCIAL_NETWORK`].
+    /// A reconstruction: the mix of requests and the calls are published, the rates over time and the CPU times are not.
+    SocialNetwork,
+}
+
+/// Stateless services of SocialNetwork, and the calls that each receives per request of users. Of these 60 % read a home timeline, 30 % a
+/// user timeline, and 10 % compose a post (`wrk2/scripts/social-network/mixed-workload.lua`), which has 3 URLs and 3.5 mentions and media
+/// on average, handled in one call each.
+const SOCIAL_NETWORK: [(&str, f64); 12] = [
+    ("nginx-thrift", 1.0),
+    ("home-timeline-service", 0.7),
+    ("user-timeline-service", 0.4),
+    ("post-storage-service", 1.0),
+    ("social-graph-service", 0.1),
+    ("compose-post-service", 0.1),
+    ("text-service", 0.1),
+    ("user-mention-service", 0.1),
+    ("url-shorten-service", 0.1),
+    ("media-service", 0.1),
+    ("user-service", 0.1),
+    ("unique-id-service", 0.1),
+];
+/// CPU of the first of them at its peak.
+const SOCIAL_NETWORK_CORES: f64 = 8.0;
+
+/// A synthetic load with the shape of Wikipedia's: a daily wave, noise, and bursts.
 #[derive(Debug, Clone, Copy)]
 pub struct SyntheticTraffic {
+    pub shape: LoadShape,
+    /// Number of services, where the shape does not say it.
     pub services: usize,
     pub seconds: usize,
     pub seed: u64,
@@ -80,20 +113,37 @@ fn peak(rates: &[f32]) -> f64 {
     rates.chunks(60).map(|some| some.iter().sum::<f32>() / some.len() as f32).fold(0.0_f32, f32::max).into()
 }
 
+/// Returns the rates multiplied so that their peak is this.
+fn scaled(rates: &[f32], peak_rate: f64) -> Vec<f32> {
+    let factor = (peak_rate / peak(rates).max(1e-9)) as f32;
+    rates.iter().map(|rate| rate * factor).collect()
+}
+
 impl ServiceLoads {
     pub fn synthetic(options: SyntheticTraffic) -> ServiceLoads {
+        if options.shape == LoadShape::SocialNetwork {
+            return ServiceLoads::social_network(options);
+        }
         let services = (0..options.services.max(1))
             .map(|at| {
                 let kind = at % PEAK_CORES.len();
-                let demand_s = DEMANDS_S[kind];
-                let shape = shape(options, at as u64);
-                let scale = PEAK_CORES[kind] / demand_s / peak(&shape).max(1e-9);
-                let rates: Vec<f32> = shape.iter().map(|rate| rate * scale as f32).collect();
-                service(format!("service-{}", at + 1), demand_s, kind, rates)
+                let rates = scaled(&shape(options, at as u64), PEAK_CORES[kind] / DEMANDS_S[kind]);
+                service(format!("service-{}", at + 1), DEMANDS_S[kind], kind, rates)
             })
             .collect();
         let source = format!("made up, {} services, seed {}", options.services.max(1), options.seed);
         ServiceLoads { source, services }
+    }
+
+    fn social_network(options: SyntheticTraffic) -> ServiceLoads {
+        let users = shape(options, 0);
+        let services = SOCIAL_NETWORK.iter().enumerate().map(|(at, (name, calls))| {
+            let kind = at % DEMANDS_S.len();
+            let rates = scaled(&users, calls * SOCIAL_NETWORK_CORES / DEMANDS_S[0]);
+            service((*name).to_owned(), DEMANDS_S[kind], kind, rates)
+        });
+        let source = format!("SocialNetwork, reconstructed, seed {}", options.seed);
+        ServiceLoads { source, services: services.collect() }
     }
 
     /// Reads requests/s of services: a column per service, a line per second; columns without a name or named

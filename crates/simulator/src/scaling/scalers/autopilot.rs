@@ -95,9 +95,9 @@ fn keep<T>(values: &mut VecDeque<(i64, T)>, now: i64, value: T, seconds: i64) {
 
 impl Scaler for Autopilot {
     fn scrape(&mut self, scrape: &Scrape) -> ScalerPlan {
-        self.open.extend(&scrape.cpu_milli);
-        self.peak = scrape.memory_bytes.iter().fold(self.peak, |peak, memory| peak.max(*memory));
-        self.total.0 += mean(&scrape.cpu_milli) * f64::from(scrape.ready);
+        self.open.extend(&scrape.usage_milli);
+        self.peak = scrape.working_set_bytes.iter().fold(self.peak, |peak, memory| peak.max(*memory));
+        self.total.0 += mean(&scrape.usage_milli) * f64::from(scrape.ready);
         self.total.1 += 1;
         let (now, mut size) = (scrape.time_s, scrape.size);
         if scrape.kills > 0 {

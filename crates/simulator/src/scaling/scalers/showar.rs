@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::super::signal::Signal;
 use super::{Scaler, ScalerPlan, Scrape, Tuning};
 use berth_rightsizing::scaling::{
     Container, Horizontal, Observation, Point, ScalerMemory, ScalingSettings, decide,
@@ -9,6 +10,8 @@ use berth_rightsizing::scaling::{
 
 pub struct ShowarScaler {
     settings: ScalingSettings,
+    /// Requests are counted where their latency is the signal, as in production.
+    success: bool,
     memory: ScalerMemory,
     /// Samples of the window, oldest first.
     cpu: VecDeque<Point>,
@@ -16,18 +19,23 @@ pub struct ShowarScaler {
 }
 
 impl ShowarScaler {
-    pub fn new(tuning: &Tuning) -> Self {
+    pub fn new(unit: f64, tuning: &Tuning) -> Self {
         let mut settings = ScalingSettings::default();
         settings.vertical.window_s = tuning.window_s;
-        // The warm-up stands for the history of the service.
-        settings.vertical.history_s = 0;
+        settings.vertical.history_s = tuning.history_s;
         settings.horizontal = Some(Horizontal {
-            setpoint: tuning.setpoint,
+            setpoint: tuning.setpoint * unit,
             min_replicas: tuning.min_replicas,
             max_replicas: tuning.max_replicas,
             ..Horizontal::default()
         });
-        Self { settings, memory: ScalerMemory::default(), cpu: VecDeque::new(), bytes: VecDeque::new() }
+        Self {
+            settings,
+            success: tuning.signal == Signal::RequestLatency,
+            memory: ScalerMemory::default(),
+            cpu: VecDeque::new(),
+            bytes: VecDeque::new(),
+        }
     }
 
     fn keep(&mut self, scrape: &Scrape) {
@@ -57,8 +65,8 @@ impl Scaler for ShowarScaler {
             replicas: scrape.replicas,
             ready: scrape.ready,
             containers: vec![container],
-            signal: scrape.wait.map(measured),
-            success: Some(measured(scrape.success)),
+            signal: scrape.signal.map(measured),
+            success: self.success.then(|| measured(scrape.success)),
             ..Observation::default()
         };
         let decision = decide(&self.settings, &mut self.memory, &seen, scrape.time_s);

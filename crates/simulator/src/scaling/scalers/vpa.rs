@@ -21,8 +21,6 @@ pub struct VpaScaler {
     settings: RecommenderSettings,
     aggregate: Option<Aggregate>,
     pods: Vec<ContainerState>,
-    /// CPU of pods, summed over the scrapes of a minute, and the number of scrapes.
-    minute: (Vec<f64>, u32),
     changed_s: Option<i64>,
     killed_s: Option<i64>,
 }
@@ -31,21 +29,13 @@ impl VpaScaler {
     pub fn new(with_cpu: bool) -> Self {
         let settings = RecommenderSettings::default();
         let aggregate = settings.shapes().ok().map(|shapes| Aggregate::new(&shapes, 0));
-        Self {
-            with_cpu,
-            settings,
-            aggregate,
-            pods: Vec::new(),
-            minute: Default::default(),
-            changed_s: None,
-            killed_s: None,
-        }
+        Self { with_cpu, settings, aggregate, pods: Vec::new(), changed_s: None, killed_s: None }
     }
 
     pub fn size(&mut self, scrape: &Scrape) -> Size {
         let Some(aggregate) = &mut self.aggregate else { return scrape.size };
         let (now_ns, rules) = (scrape.time_s * 1_000_000_000, self.settings.memory_rules());
-        let pods = scrape.cpu_milli.len();
+        let pods = scrape.usage_milli.len();
         self.pods.resize_with(self.pods.len().max(pods).max(1), ContainerState::default);
         let mut quick = false;
         for kill in 0..scrape.kills as usize {
@@ -54,18 +44,13 @@ impl VpaScaler {
             quick |= self.killed_s.is_some_and(|before| scrape.time_s - before < QUICK_KILL_S);
             self.killed_s = Some(scrape.time_s);
         }
-        let (sums, scrapes) = &mut self.minute;
-        sums.resize(sums.len().max(pods), 0.0);
-        sums.iter_mut().zip(&scrape.cpu_milli).for_each(|(sum, cpu)| *sum += cpu);
-        *scrapes += 1;
         if scrape.time_s % EVERY_S == 0 {
-            let each = f64::from(*scrapes);
-            for ((pod, sum), memory) in self.pods.iter_mut().zip(sums.iter()).zip(&scrape.memory_bytes) {
+            let samples = scrape.usage_milli.iter().zip(&scrape.working_set_bytes);
+            for (pod, (cpu, memory)) in self.pods.iter_mut().zip(samples) {
                 // Only samples older than the history are rejected, and there are none here.
-                let _ = pod.add_cpu(aggregate, from_float(sum / each), now_ns);
+                let _ = pod.add_cpu(aggregate, from_float(*cpu), now_ns);
                 let _ = pod.add_memory(aggregate, from_float(*memory), now_ns, &rules, false);
             }
-            self.minute = Default::default();
         } else if !quick {
             return scrape.size;
         }
