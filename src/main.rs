@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => berth::cli::demo(options),
         Command::Explain(options) => return berth::cli::explain(options),
         Command::Recommend(options) => return berth::cli::recommend(&options),
-        Command::Simulate(options) => return berth::cli::simulate(options),
+        Command::Simulate(options) => return berth::cli::simulate(*options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

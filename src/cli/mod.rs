@@ -44,7 +44,7 @@ pub enum Command {
     /// usage.
     Recommend(Box<RecommendOptions>),
     /// Compare dispatchers on a trace or on a synthetic workload, on a virtual clock.
-    Simulate(SimulateOptions),
+    Simulate(Box<SimulateOptions>),
 }
 
 /// Format of the answer.
