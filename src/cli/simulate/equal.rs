@@ -9,7 +9,7 @@ use crate::cli::Output;
 use crate::cli::progress::ProgressBars;
 use crate::columns;
 use berth_simulator::scaling::assumptions::CHANGES;
-use berth_simulator::scaling::compare::{Comparison, EQUAL, Interval, Matched, at_equal_p99};
+use berth_simulator::scaling::compare::{Comparison, EQUAL, Matched, MeanInterval, at_equal_p99};
 use berth_simulator::scaling::figures::GIB_PER_CORE;
 use berth_simulator::scaling::{ScalingFigures, ScalingOutcome, Scenario};
 
@@ -93,7 +93,7 @@ fn line(
     let change = |of: fn(&ScalingOutcome) -> Option<f64>| {
         let changes: Vec<f64> =
             pairs.iter().filter_map(|(ours, it)| Some(of(ours)? / of(&it.outcome)? - 1.0)).collect();
-        let Interval { mean, half } = Interval::of(&changes);
+        let MeanInterval { mean, half } = MeanInterval::of(&changes);
         (!changes.is_empty()).then_some(Change { mean, half: half.is_finite().then_some(half) })
     };
     Line {

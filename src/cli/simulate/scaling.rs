@@ -15,8 +15,8 @@ use crate::columns;
 use berth_simulator::scaling::report::{self, ScalingReport, ScalingSweep};
 use berth_simulator::scaling::service::ServiceAssumptions;
 use berth_simulator::scaling::{
-    LoadShape, ScalerKind, ScalingFigures, ScalingOutcome, Scenario, ServiceLoads, Signal, SyntheticTraffic,
-    Tuning, run,
+    BuiltInSignal, LoadShape, ScalerKind, ScalingFigures, ScalingOutcome, Scenario, ServiceLoads,
+    SyntheticTraffic, Tuning, run,
 };
 
 /// Options of `berth simulate --scaling`.
@@ -53,9 +53,9 @@ pub struct ScalingOptions {
     /// Latency objective of a request, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 200.0, value_parser = positive, requires = "scaling")]
     pub slo_ms: f64,
-    /// Signal of showar and KEDA: cpu-throttling, cpu-pressure, run-queue-latency or request-latency.
+    /// BuiltInSignal of showar and KEDA: cpu-throttling, cpu-pressure, run-queue-latency or request-latency.
     #[arg(long, value_name = "NAME", default_value = "cpu-throttling", value_parser = signal, requires = "scaling")]
-    pub signal: Signal,
+    pub signal: BuiltInSignal,
     /// showar: target of the signal; for request-latency, as a multiple of the mean CPU time of a request. Default: by signal.
     #[arg(long, value_name = "TARGET", value_parser = positive, requires = "scaling")]
     pub setpoint: Option<f64>,
@@ -149,9 +149,9 @@ fn shape(text: &str) -> Result<LoadShape, String> {
     }
 }
 
-fn signal(text: &str) -> Result<Signal, String> {
-    let names = || Signal::ALL.map(Signal::name).join(", ");
-    let found = Signal::ALL.into_iter().find(|signal| signal.name() == text);
+fn signal(text: &str) -> Result<BuiltInSignal, String> {
+    let names = || BuiltInSignal::ALL.map(BuiltInSignal::name).join(", ");
+    let found = BuiltInSignal::ALL.into_iter().find(|signal| signal.name() == text);
     found.ok_or_else(|| format!("use one of {}", names()))
 }
 

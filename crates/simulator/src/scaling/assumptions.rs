@@ -2,7 +2,7 @@
 
 use super::load::{LoadShape, ServiceLoads, SyntheticTraffic};
 use super::run::Scenario;
-use super::signal::Signal;
+use super::signal::BuiltInSignal;
 
 /// An assumption that differs from the scenario's.
 pub struct Changed {
@@ -25,9 +25,9 @@ pub const CHANGES: [Changed; 20] = [
         change: |_| (),
         sizes_milli: Some(&[1_000, 1_500, 2_000]),
     },
-    changed("signal: cpu-pressure", |it| use_signal(it, Signal::CpuPressure)),
-    changed("signal: run-queue-latency", |it| use_signal(it, Signal::RunQueueLatency)),
-    changed("signal: request-latency", |it| use_signal(it, Signal::RequestLatency)),
+    changed("signal: cpu-pressure", |it| use_signal(it, BuiltInSignal::CpuPressure)),
+    changed("signal: run-queue-latency", |it| use_signal(it, BuiltInSignal::RunQueueLatency)),
+    changed("signal: request-latency", |it| use_signal(it, BuiltInSignal::RequestLatency)),
     changed("setpoint: half", |it| it.tuning.setpoint /= 2.0),
     changed("setpoint: double", |it| it.tuning.setpoint *= 2.0),
     changed("usage: rate of 5 min", |it| it.tuning.rate_window_s = Some(300)),
@@ -48,7 +48,7 @@ pub const CHANGES: [Changed; 20] = [
     }),
 ];
 
-fn use_signal(scenario: &mut Scenario, signal: Signal) {
+fn use_signal(scenario: &mut Scenario, signal: BuiltInSignal) {
     scenario.tuning.signal = signal;
     scenario.tuning.setpoint = signal.target();
     scenario.tuning.keda_target = signal.target();

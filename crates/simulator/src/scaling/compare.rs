@@ -36,21 +36,21 @@ pub struct Comparison {
 
 /// A mean with its 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Interval {
+pub struct MeanInterval {
     pub mean: f64,
     /// Infinite for a single value.
     pub half: f64,
 }
 
-impl Interval {
-    pub fn of(values: &[f64]) -> Interval {
+impl MeanInterval {
+    pub fn of(values: &[f64]) -> MeanInterval {
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count.max(1.0);
         if values.len() < 2 {
-            return Interval { mean, half: f64::INFINITY };
+            return MeanInterval { mean, half: f64::INFINITY };
         }
         let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
-        Interval { mean, half: student_t(values.len() - 1) * (variance / count).sqrt() }
+        MeanInterval { mean, half: student_t(values.len() - 1) * (variance / count).sqrt() }
     }
 }
 

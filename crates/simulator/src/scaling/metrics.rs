@@ -39,7 +39,7 @@ struct Open {
     reading: Reading,
 }
 
-pub struct Metrics {
+pub struct SimulatedMetrics {
     /// Seconds from a decision to the next reading, from 0.
     phase_s: u32,
     open: Open,
@@ -61,7 +61,7 @@ pub(super) fn intervals(window_s: u32, newest_age_s: u32, scrape_s: u32) -> u32 
     (window_s.saturating_sub(newest_age_s + 1) / scrape_s).max(1)
 }
 
-impl Metrics {
+impl SimulatedMetrics {
     pub fn new(seed: u64) -> Self {
         let phase_s = (seeded(seed, 6, 0).next() % u64::from(SYNC_S)) as u32;
         Self { phase_s, open: Open::default(), readings: VecDeque::new(), count: 0, kills: 0, seed }

@@ -26,4 +26,4 @@ pub use figures::{ScalingFigures, ScalingOutcome, ScalingSlice};
 pub use load::{LoadShape, ServiceLoads, SimulatedService, SyntheticTraffic};
 pub use run::{Scenario, run};
 pub use scalers::{ScalerKind, Tuning};
-pub use signal::Signal;
+pub use signal::BuiltInSignal;

@@ -3,11 +3,11 @@
 use super::figures::{ScalingFigures, ScalingOutcome, ScalingSlice};
 use super::latency::Latencies;
 use super::load::{ServiceLoads, SimulatedService, normal, seeded, unit};
-use super::metrics::{Metrics, SYNC_S};
+use super::metrics::{SYNC_S, SimulatedMetrics};
 use super::neighbours::Neighbours;
 use super::scalers::{ScalerKind, ScalerPlan, Tuning};
 use super::service::{Arrivals, Second, State};
-use super::signal::Signal;
+use super::signal::BuiltInSignal;
 use berth_rightsizing::scaling::Size;
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -98,10 +98,10 @@ fn one_service(scenario: &Scenario, kind: ScalerKind, at: usize, [first, after]:
     let start = start(service, tuning);
     let mut scaler = kind.build(start, tuning.signal.unit(&service.demand), tuning);
     let mut state = State::new(start.replicas, start.size);
-    state.histogram = tuning.signal == Signal::RequestLatency;
+    state.histogram = tuning.signal == BuiltInSignal::RequestLatency;
     let mut draws = seeded(scenario.seed, 2, at as u64);
     let mut neighbours = Neighbours::new(scenario.seed, at as u64, rules.full_nodes);
-    let mut metrics = Metrics::new(scenario.seed ^ at as u64);
+    let mut metrics = SimulatedMetrics::new(scenario.seed ^ at as u64);
     let mut noise = 0.0_f64;
     let mut changes = [Changes::default(); 2];
     for now in 0..scenario.warm_up_s + scenario.measured_s {

@@ -10,7 +10,7 @@ use super::latency::{Demand, QUOTA_PERIOD_S, Wait};
 /// Saturation signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Signal {
+pub enum BuiltInSignal {
     /// Share of CFS periods in which containers were throttled.
     CpuThrottling,
     /// Share of time in which some task waited for a CPU, in the worst pods.
@@ -21,16 +21,20 @@ pub enum Signal {
     RequestLatency,
 }
 
-impl Signal {
-    pub const ALL: [Signal; 4] =
-        [Signal::CpuThrottling, Signal::CpuPressure, Signal::RunQueueLatency, Signal::RequestLatency];
+impl BuiltInSignal {
+    pub const ALL: [BuiltInSignal; 4] = [
+        BuiltInSignal::CpuThrottling,
+        BuiltInSignal::CpuPressure,
+        BuiltInSignal::RunQueueLatency,
+        BuiltInSignal::RequestLatency,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
-            Signal::CpuThrottling => "cpu-throttling",
-            Signal::CpuPressure => "cpu-pressure",
-            Signal::RunQueueLatency => "run-queue-latency",
-            Signal::RequestLatency => "request-latency",
+            BuiltInSignal::CpuThrottling => "cpu-throttling",
+            BuiltInSignal::CpuPressure => "cpu-pressure",
+            BuiltInSignal::RunQueueLatency => "run-queue-latency",
+            BuiltInSignal::RequestLatency => "request-latency",
         }
     }
 
@@ -38,16 +42,16 @@ impl Signal {
     /// time of the service's requests, because an operator sets a target for each service.
     pub fn target(self) -> f64 {
         match self {
-            Signal::CpuThrottling => 0.05,
-            Signal::CpuPressure => 0.3,
-            Signal::RunQueueLatency => 0.5,
-            Signal::RequestLatency => 5.0,
+            BuiltInSignal::CpuThrottling => 0.05,
+            BuiltInSignal::CpuPressure => 0.3,
+            BuiltInSignal::RunQueueLatency => 0.5,
+            BuiltInSignal::RequestLatency => 5.0,
         }
     }
 
     /// Returns the factor from a target to the unit of the signal.
     pub fn unit(self, demand: &Demand) -> f64 {
-        if self == Signal::RequestLatency { demand.mean_s * 1000.0 } else { 1.0 }
+        if self == BuiltInSignal::RequestLatency { demand.mean_s * 1000.0 } else { 1.0 }
     }
 }
 
@@ -91,13 +95,13 @@ impl Shown {
     }
 
     /// Returns the value of the signal; `None` if nothing happened.
-    pub fn value(&self, signal: Signal) -> Option<f64> {
+    pub fn value(&self, signal: BuiltInSignal) -> Option<f64> {
         let fraction = |part: f64, of: f64| (of > 0.0).then(|| part / of);
         match signal {
-            Signal::CpuThrottling => fraction(self.throttled, self.periods),
-            Signal::CpuPressure => fraction(self.pressure, self.seconds),
-            Signal::RunQueueLatency => fraction(self.waited_s, self.ran_s),
-            Signal::RequestLatency => self.latencies.percentile(0.95),
+            BuiltInSignal::CpuThrottling => fraction(self.throttled, self.periods),
+            BuiltInSignal::CpuPressure => fraction(self.pressure, self.seconds),
+            BuiltInSignal::RunQueueLatency => fraction(self.waited_s, self.ran_s),
+            BuiltInSignal::RequestLatency => self.latencies.percentile(0.95),
         }
     }
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::assumptions::CHANGES;
-use super::compare::{Interval, at_equal_p99};
+use super::compare::{MeanInterval, at_equal_p99};
 use super::latency::{Demand, Latencies, Wait, alone};
 use super::load::{normal, seeded};
 use super::metrics::intervals;
@@ -46,7 +46,7 @@ fn scenario(rates: Vec<f32>, minutes: u32) -> Scenario {
             max_replicas: 50,
             start_milli: 500,
             hpa_target: 0.8,
-            signal: Signal::RequestLatency,
+            signal: BuiltInSignal::RequestLatency,
             setpoint: 5.0,
             keda_target: 5.0,
             window_s: 300,
@@ -251,7 +251,7 @@ fn signals_of_the_kernel_grow_with_the_load_of_a_container() {
         let mut shown =
             Shown { seconds: 1.0, pressure: wait.pressure(rate * demand.mean_s / cores), ..Shown::default() };
         shown.add(&demand, &wait, (1.0, cores), (rate, rate * demand.mean_s));
-        [Signal::CpuThrottling, Signal::CpuPressure, Signal::RunQueueLatency]
+        [BuiltInSignal::CpuThrottling, BuiltInSignal::CpuPressure, BuiltInSignal::RunQueueLatency]
             .map(|signal| shown.value(signal).unwrap())
     };
     let by_load = [10.0, 30.0, 50.0, 70.0, 90.0].map(|rate| shown(rate, 1.0));
@@ -263,7 +263,11 @@ fn signals_of_the_kernel_grow_with_the_load_of_a_container() {
         "{by_load:?}"
     );
     assert_eq!(throttling(&demand, 1.0, 10.0, 0.5), (1.0, 1.0), "a backlog uses every quota up");
-    assert_eq!(Shown::default().value(Signal::CpuThrottling), None, "without periods there is no share");
+    assert_eq!(
+        Shown::default().value(BuiltInSignal::CpuThrottling),
+        None,
+        "without periods there is no share"
+    );
 }
 
 #[test]
@@ -295,7 +299,7 @@ fn before_a_day_was_seen_showar_shrinks_nothing_and_the_first_hours_are_counted_
     let mut scenario = scenario(vec![20.0], 30);
     scenario.warm_up_s = 1_800;
     scenario.tuning.history_s = 86_400;
-    scenario.tuning.signal = Signal::CpuThrottling;
+    scenario.tuning.signal = BuiltInSignal::CpuThrottling;
     scenario.tuning.setpoint = 0.05;
     scenario.tuning.rules.burst = 2.0;
     let size = |scenario: &Scenario| {
@@ -426,10 +430,10 @@ fn baselines_are_set_to_the_same_percentile_before_they_are_compared() {
 
 #[test]
 fn an_interval_is_students_and_one_value_has_none() {
-    let interval = Interval::of(&[1.0, 2.0, 3.0, 4.0, 5.0]);
+    let interval = MeanInterval::of(&[1.0, 2.0, 3.0, 4.0, 5.0]);
     // 2.776 times the standard error.
     assert!((interval.mean - 3.0).abs() < 1e-12 && (interval.half - 1.963).abs() < 0.01, "{interval:?}");
-    assert!(Interval::of(&[1.0]).half.is_infinite());
+    assert!(MeanInterval::of(&[1.0]).half.is_infinite());
 }
 
 #[test]
@@ -438,7 +442,7 @@ fn each_assumption_changes_the_scenario_and_the_first_changes_nothing() {
     for (at, each) in CHANGES.iter().enumerate() {
         let mut other = base.clone();
         other.tuning.history_s = 86_400;
-        other.tuning.signal = Signal::CpuThrottling;
+        other.tuning.signal = BuiltInSignal::CpuThrottling;
         other.tuning.rules = ServiceAssumptions { full_nodes: 0.1, refused: 0.1, burst: 2.0, ..RULES };
         let before = format!("{other:?}");
         (each.change)(&mut other);

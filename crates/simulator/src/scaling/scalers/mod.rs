@@ -8,7 +8,7 @@ mod vpa;
 use serde::Serialize;
 
 use super::service::ServiceAssumptions;
-use super::signal::Signal;
+use super::signal::BuiltInSignal;
 use berth_rightsizing::scaling::Size;
 use hpa::Targets;
 
@@ -51,9 +51,9 @@ pub struct Tuning {
     pub start_milli: i64,
     /// HPA: target utilisation of the request. Upstream's default is 0.8.
     pub hpa_target: f64,
-    /// Signal of showar and KEDA.
-    pub signal: Signal,
-    /// showar: target of the signal, see [`Signal::target`].
+    /// BuiltInSignal of showar and KEDA.
+    pub signal: BuiltInSignal,
+    /// showar: target of the signal, see [`BuiltInSignal::target`].
     pub setpoint: f64,
     /// KEDA: the same.
     pub keda_target: f64,
@@ -113,7 +113,7 @@ impl ScalerKind {
         }
     }
 
-    /// Builds a scaler for a service that starts with this plan. `unit`: [`Signal::unit`].
+    /// Builds a scaler for a service that starts with this plan. `unit`: [`BuiltInSignal::unit`].
     pub fn build(self, start: ScalerPlan, unit: f64, tuning: &Tuning) -> Box<dyn Scaler> {
         let cpu = Some(tuning.hpa_target);
         let targets = match self {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::signal::Signal;
+use super::super::signal::BuiltInSignal;
 use super::{Scaler, ScalerPlan, Scrape, Tuning};
 use berth_rightsizing::scaling::{
     Container, Horizontal, Observation, Point, ScalerMemory, ScalingSettings, decide,
@@ -31,7 +31,7 @@ impl ShowarScaler {
         });
         Self {
             settings,
-            success: tuning.signal == Signal::RequestLatency,
+            success: tuning.signal == BuiltInSignal::RequestLatency,
             memory: ScalerMemory::default(),
             cpu: VecDeque::new(),
             bytes: VecDeque::new(),
