@@ -7,6 +7,7 @@ mod hanging;
 mod load;
 mod metrics_server;
 mod speed;
+mod zero;
 
 use std::time::Duration;
 

@@ -317,6 +317,9 @@ impl ServiceReport {
                 format!("{owner} controls the sizes: they are unchanged"),
             ),
             _ if plan.dry_run => (false, "DryRun", "dry run: spec.dryRun is true".to_owned()),
+            _ if decision.replicas == 0 && plan.may_be_idle() => {
+                (true, "Idle", "there is no work, and there are no replicas".to_owned())
+            }
             _ if decision.replicas == 0 => (false, "SwitchedOff", "the target has 0 replicas".to_owned()),
             _ => (true, "Scaling", "the service is scaled".to_owned()),
         };

@@ -71,6 +71,11 @@ impl ScalingPlan {
         self.signals.iter().map(|signal| &signal.query).chain(&self.success)
     }
 
+    /// Returns whether the service has no replicas while there is no work.
+    pub fn may_be_idle(&self) -> bool {
+        self.settings.horizontal.as_ref().is_some_and(|horizontal| horizontal.to_zero)
+    }
+
     /// Returns whether one of its queries is PromQL of the service's own.
     pub fn has_custom_query(&self) -> bool {
         self.queries().any(|query| matches!(query, Query::Custom(_)))

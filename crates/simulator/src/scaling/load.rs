@@ -55,7 +55,7 @@ pub enum LoadShape {
     /// Services without relation, each with its own day and bursts.
     #[default]
     Wikipedia,
-    /// DeathStarBench's SocialNetwork: one load of users, whose requests reach the services in the proportions of [`SOCIAL_NETWORK`].
+    /// DeathStarBench's SocialNetwork: one load of users, whose requests reach the services in published proportions.
     /// A reconstruction: the mix of requests and the calls are published, the rates over time and the CPU times are not.
     SocialNetwork,
 }

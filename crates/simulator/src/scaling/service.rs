@@ -1,6 +1,6 @@
 //! Model of one service in steps of a second: fluid queues in front of its replicas, and a queueing formula within the second.
 //!
-//! Load is spread evenly over ready replicas. They have the same size, except for [`Laggards`]: replicas whose node has no room, or
+//! Load is spread evenly over ready replicas. They have the same size, except for laggards: replicas whose node has no room, or
 //! refused to let them grow. Excess work stays as a backlog; the part that would wait longer than the timeout fails. Requests of a
 //! removed replica are served by the remaining ones.
 
