@@ -164,7 +164,7 @@ impl ContainerAdvice {
         self
     }
 
-    /// Returns the total reduction of all pods' requests, in bytes; a core counts as [`BYTES_PER_CORE`].
+    /// Returns the total reduction of all pods' requests, in bytes; a core counts as 8 GiB.
     pub fn saved(&self) -> i128 {
         let of = |size: &ResourceAdvice| i128::from(size.saved().unwrap_or(0)) * i128::from(self.pods);
         of(&self.size.cpu) * i128::from(BYTES_PER_CORE) / 1000 + of(&self.size.memory)
