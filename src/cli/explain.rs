@@ -184,7 +184,9 @@ fn explain_vpa(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
         let api = Recommending::new(client(options).await?);
         let vpa = api.vpa(namespace, name).await?;
         let read = api.checkpoints(Some(namespace), |found| match found.content {
-            Ok((status, _)) if found.label.vpa == name => checkpoints.push((found.label.container, status)),
+            Ok((status, windows)) if found.label.vpa == name => {
+                checkpoints.push((found.label.container, status, windows));
+            }
             _ => {}
         });
         read.await.context("cannot list the checkpoints of VPAs")?;

@@ -9,7 +9,7 @@ use crate::columns::{table, widths};
 use berth_model::PerResource;
 use berth_rightsizing::recommend::estimate::{minimum, recommend};
 use berth_rightsizing::recommend::{
-    Aggregate, Amount, CheckpointStatus, RecommenderSettings, UnixNanos, Vpa, amount, time,
+    Aggregate, Amount, CheckpointStatus, OpenWindows, RecommenderSettings, UnixNanos, Vpa, amount, open, time,
 };
 
 const SECOND_NS: i64 = 1_000_000_000;
@@ -62,20 +62,19 @@ pub struct ResourceReasons {
 /// Explains the recommendations of a VPA. `checkpoints`: those of its containers.
 pub fn reasons(
     vpa: &Vpa,
-    checkpoints: &[(String, CheckpointStatus)],
+    checkpoints: &[(String, CheckpointStatus, OpenWindows)],
     settings: &RecommenderSettings,
     now: UnixNanos,
 ) -> VpaReasons {
     let mut notes = Vec::new();
     let window_ns = time::nanos(settings.memory_interval);
     let mut aggregates = Vec::new();
-    for (container, checkpoint) in checkpoints {
-        let aggregate = settings
-            .shapes()
-            .map_err(|error| error.to_string())
-            .and_then(|shapes| checkpoint.load(&shapes, window_ns, now).map_err(|error| error.to_string()));
-        match aggregate {
-            Ok(aggregate) => aggregates.push((container.as_str(), aggregate)),
+    for (container, checkpoint, windows) in checkpoints {
+        let loaded = settings.shapes().map_err(|error| error.to_string()).and_then(|shapes| {
+            open::load(checkpoint, windows, &shapes, window_ns, now).map_err(|error| error.to_string())
+        });
+        match loaded {
+            Ok((aggregate, _)) => aggregates.push((container.as_str(), aggregate)),
             Err(error) => notes.push(format!("the checkpoint of {container} cannot be used: {error}")),
         }
     }
@@ -250,7 +249,7 @@ mod tests {
 
     fn explained(policy: &str, cpu: &str, memory: &str) -> (VpaReasons, String) {
         let (settings, now) = (RecommenderSettings::default(), 1_700_000_000_000_000_000);
-        let checkpoints = [("app".to_owned(), checkpoint(&settings, now))];
+        let checkpoints = [("app".to_owned(), checkpoint(&settings, now), OpenWindows::default())];
         let reasons = reasons(&vpa(policy, cpu, memory), &checkpoints, &settings, now);
         let mut text = Vec::new();
         show(&reasons, &mut text).unwrap();

@@ -277,7 +277,7 @@ fn invitation(workload: &DemoWorkload, cluster: &DemoCluster) -> String {
     format!(
         "\n{stays} up until Ctrl-C. The kubeconfig is {kubeconfig}\n  \
          {kubectl} get pods --selector class=gpu --output wide\n  \
-         {kubectl} describe pods --selector class=giant\n  \
+         {kubectl} describe pods --selector class=giant --show-events\n  \
          {kubectl} run mine --image=pause --overrides='{overrides}'",
     )
 }

@@ -145,7 +145,7 @@ const COVERED: &[Document] = &[
                 "tests/it/demo.rs, with fewer nodes and pods",
             ),
             ("export KUBECONFIG=FILE", "nothing here: the shell's own"),
-            ("kubectl describe pods --selector class=giant", KUBECTL),
+            ("kubectl describe pods --selector class=giant --show-events", KUBECTL),
             ("target/release/berth explain", "tests/it/explain/live.rs, with the build of the tests"),
             (
                 r#"kubectl run mine --image=pause --overrides='{"apiVersion": "v1", "spec": {"schedulerName": "berth"}}'"#,

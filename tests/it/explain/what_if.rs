@@ -156,5 +156,5 @@ fn questions_that_have_no_answer_are_refused_with_what_is_wrong() {
     let said = refused(&Cluster::default().pod("big", json!({})), &[]);
     assert_eq!(said, "berth: there are no nodes\n");
     let ran = explain(&["-n", "default"], fragmented().dump().as_bytes());
-    assert!(ran.code == 2 && ran.err.contains("--what-if"), "{}", ran.err);
+    assert!(ran.code == 2 && ran.err.contains("NAMESPACE/POD"), "{}", ran.err);
 }

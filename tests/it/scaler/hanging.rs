@@ -33,7 +33,7 @@ async fn a_container_that_was_killed_gets_more_memory_while_prometheus_hangs() {
     await_bound(client, SOON, 2, |_| true).await;
     create_scaler(client, "web", json!({})).await;
     await_until(SOON, "the slow queries are reported", async || {
-        message(client, "web", "MetricsAvailable").await.contains("has not answered")
+        message(client, "web", "MetricsAvailable").await.contains("there has been no answer")
     })
     .await;
     assert!(!fake.asked().is_empty());

@@ -14,7 +14,8 @@
 //!   after any growth. Too much for an hour costs less than too little for a minute.
 //! * Samples are corrected to the current number of pods that share the load ([`super::shares`]).
 //! * Usage at the limit does not show the need: without a saturation signal, throttled containers grow by a step.
-//! * Nothing shrinks before usage of a day was observed: the peaks of a service that is new here are unknown.
+//! * Nothing shrinks before usage of a day was observed: the peaks of a service that is new here are unknown. Replicas
+//!   that were added since may go.
 //! * Memory keeps a margin above its peak, and grows as soon as half of the margin is used: the OOM killer also
 //!   acts when less than 15 % is missing.
 //! * Far above the setpoint, steps are larger and do not wait for the interval.
@@ -52,6 +53,8 @@ pub struct ScalerMemory {
     pub scaled_s: Option<Seconds>,
     /// Time of the last growth of a size or of replicas.
     pub grown_s: Option<Seconds>,
+    /// Replicas at the first contact, or as another client set them last: fewer need a known past.
+    pub given: Option<u32>,
     /// Time at which another client set the replicas.
     pub by_hand_s: Option<Seconds>,
     /// Since when no signal is known.
@@ -129,6 +132,7 @@ pub fn decide(
     if seen.replicas == 0 {
         return round.at_zero(containers);
     }
+    round.memory.given.get_or_insert(seen.replicas);
     round.reset_if_scaled_externally();
     round.listen();
     let sizes: Vec<_> = round.sizes(containers);
@@ -193,7 +197,10 @@ impl<'a> Round<'a> {
         let Some(ours) = self.memory.replicas.filter(|ours| *ours != self.seen.replicas) else { return };
         self.memory.controller.reset();
         self.memory.grown_s = Some(self.now);
-        self.memory.by_hand_s = Some(self.now);
+        self.memory.given = Some(self.seen.replicas);
+        if self.seen.frozen.is_none() {
+            self.memory.by_hand_s = Some(self.now);
+        }
         self.explain(format_args!(
             "replicas changed from {ours} to {} by another client",
             self.seen.replicas
@@ -697,9 +704,13 @@ impl<'a> Round<'a> {
             self.explain(format_args!("replicas stay: {why}"));
             return 0;
         }
+        let mut least = settings.min_replicas.max(1);
         if let Some(why) = self.replicas_blocked_by_short_history() {
-            self.explain(format_args!("replicas stay: {why}"));
-            return 0;
+            least = least.max(self.memory.given.unwrap_or(self.seen.replicas));
+            if least >= self.seen.replicas {
+                self.explain(format_args!("replicas stay: {why}"));
+                return 0;
+            }
         }
         if self.shrunk {
             self.explain(format_args!("replicas stay: the CPU size shrinks first"));
@@ -710,7 +721,7 @@ impl<'a> Round<'a> {
             Some(followed) => now.saturating_sub(followed),
             None => step(now, settings.step),
         };
-        let most = wanted.min(now.saturating_sub(settings.min_replicas.max(1)));
+        let most = wanted.min(now.saturating_sub(least));
         let fewer = std::iter::successors(Some(most), |fewer| (*fewer > 1).then_some(fewer / 2))
             .find(|fewer| self.can_do(settings, now - fewer))
             .unwrap_or(0);

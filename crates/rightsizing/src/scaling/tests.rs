@@ -135,10 +135,25 @@ fn on_first_contact_replicas_are_added_at_once_and_removed_only_after_a_day_of_u
         bench.wait(60);
     }
     assert_eq!(quiet(&mut bench).replicas, 9);
-    bench.uses(&[500.0], &[300.0]);
-    bench.signal(40.0);
-    bench.wait(60);
-    assert!(bench.decide().replicas > 9);
+}
+
+#[test]
+fn replicas_that_were_added_since_the_first_contact_may_go_at_once() {
+    let mut bench = Bench::new(10, 500, 500);
+    bench.settings.vertical = Vertical { cpu: false, memory: false, ..Vertical::default() };
+    let minute = |bench: &mut Bench, signal: f64| {
+        bench.wait(60);
+        bench.uses(&[250.0], &[300.0]);
+        bench.signal(signal);
+        bench.decide().replicas
+    };
+    assert!(minute(&mut bench, 10.0) == 10 && minute(&mut bench, 40.0) == 15);
+    let lowest = (0..240).map(|_| minute(&mut bench, 1.0)).min();
+    assert_eq!(lowest, Some(10));
+    // What somebody else has set is given, too.
+    (bench.seen.replicas, bench.seen.ready) = (7, 7);
+    minute(&mut bench, 10.0);
+    assert_eq!((0..240).map(|_| minute(&mut bench, 1.0)).min(), Some(7));
 }
 
 #[test]

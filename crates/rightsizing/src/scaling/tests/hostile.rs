@@ -145,6 +145,7 @@ prop_compose! {
             peaks: BTreeMap::from([("a".to_owned(), peaks)]),
             observed: BTreeMap::from([("a".to_owned(), ObservedSpans { cpu: span, memory: span })]),
             signal_observed: span,
+            given: replicas,
             by_hand_s: times.1,
             deaf_s: times.2,
             idle_s: times.0,
