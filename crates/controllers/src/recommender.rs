@@ -160,16 +160,6 @@ impl Recommender {
     }
 }
 
-impl Recommender {
-    /// Returns the lists that cover these namespaces, where berth may list all namespaces.
-    fn lists<'a>(&self, namespaces: impl ExactSizeIterator<Item = &'a str>) -> Vec<Option<&'a str>> {
-        match self.context.config.lists().any(|list| list.is_none()) {
-            true => lists_of(namespaces),
-            false => namespaces.map(Some).collect(),
-        }
-    }
-}
-
 impl Rounds for Recommender {
     async fn round(&mut self) {
         let metrics = self.context.metrics.clone();
@@ -230,6 +220,14 @@ impl Rounds for Recommender {
 impl Recommender {
     fn leads(&self) -> bool {
         self.context.leadership.decides_in(self.term)
+    }
+
+    /// Returns the lists that cover these namespaces: where the configuration names them, one of each.
+    fn lists<'a>(&self, namespaces: impl ExactSizeIterator<Item = &'a str>) -> Vec<Option<&'a str>> {
+        match self.context.config.namespaces.is_empty() {
+            true => lists_of(namespaces),
+            false => namespaces.map(Some).collect(),
+        }
     }
 }
 

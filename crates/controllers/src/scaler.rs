@@ -2,8 +2,8 @@
 //! them.
 //!
 //! Steps of a round: start the reads of Prometheus (`readings.rs` for all services at once, `custom.rs` for queries of services' own,
-//! `past.rs` for the past of new ones),
-//! read the existing objects (`look.rs`), decide (`settle.rs`, which calls `scaling`), act (`act.rs`), and report (`report.rs`).
+//! `past.rs` for the past of new ones), read the existing objects (`look.rs`), decide (`settle.rs`, which calls `scaling`), act (`act.rs`),
+//! and report (`report.rs`).
 //! No round waits for a slow Prometheus, and OOM kills are acted on between rounds. Only the process that holds the Lease has this
 //! state; state that must survive it is in the statuses. If a read fails, the affected state stays unchanged.
 

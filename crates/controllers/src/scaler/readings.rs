@@ -1,5 +1,5 @@
-//! Reads of Prometheus, or of the metrics server, for all services at once, in the background: usage, network, and one read per signal. A round waits for them
-//! only for a short time, and a read that is late is used by a later round.
+//! Reads of Prometheus, or of the metrics server, for all services at once, in the background: usage, network, and one read per signal. A
+//! round waits for them only for a short time, and a read that is late is used by a later round.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

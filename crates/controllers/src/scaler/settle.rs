@@ -332,17 +332,16 @@ fn strongest(
 /// Returns whether there is work, as the signals tell that exist without pods; `None`: unknown.
 fn busy(plan: &ScalingPlan, look: &ServiceObservation, now_s: i64) -> Option<bool> {
     let is_fresh = |signal: &Measured| now_s.saturating_sub(signal.time_s) <= Horizontal::default().stale_s;
-    let mut work = plan.signals.iter().zip(&look.signals).filter_map(|(of, measured)| {
+    let work = plan.signals.iter().zip(&look.signals).filter_map(|(of, measured)| {
         let least = of.activation?;
         let signal = measured.as_ref().ok().copied().flatten().filter(is_fresh);
         Some(signal.map(|signal| signal.value > least))
     });
-    let first = work.next()?;
-    work.fold(first, |all, one| match (all, one) {
-        (Some(true), _) | (_, Some(true)) => Some(true),
-        (Some(false), Some(false)) => Some(false),
-        _ => None,
-    })
+    let work: Vec<Option<bool>> = work.collect();
+    match work.contains(&Some(true)) {
+        true => Some(true),
+        false => (!work.is_empty() && !work.contains(&None)).then_some(false),
+    }
 }
 
 /// Returns the settings of the plan at this time, without the parts that other controllers own.
@@ -353,7 +352,7 @@ fn settings_of(plan: &ScalingPlan, others: &InTheWay, now_s: i64) -> ScalingSett
         .map(|bounds| (bounds.min_replicas, bounds.max_replicas))
         .reduce(|all, one| (all.0.max(one.0), all.1.max(one.1)));
     if let (Some(horizontal), Some((min_replicas, max_replicas))) = (&mut settings.horizontal, scheduled) {
-        *horizontal = Horizontal { min_replicas, max_replicas, to_zero: false, ..horizontal.clone() };
+        *horizontal = Horizontal { min_replicas, max_replicas, awake: true, ..horizontal.clone() };
     }
     if others.sizes.is_none() {
         return settings;

@@ -228,27 +228,25 @@ impl<'a> Round<'a> {
 
     /// Decides about a workload without replicas.
     fn at_zero(mut self, containers: &[Container]) -> Decision {
-        let wakes = self.horizontal().filter(|settings| settings.to_zero);
-        let replicas = wakes.and_then(|settings| match self.seen.busy {
+        let may_be_idle = self.horizontal().filter(|settings| settings.to_zero);
+        let replicas = may_be_idle.and_then(|settings| match self.seen.busy {
+            _ if settings.awake => Some(settings.clamp(1)),
             Some(true) => Some(settings.clamp(1)),
             Some(false) => None,
             None => self.fallback(settings),
         });
-        match (wakes, replicas) {
+        let work = match self.seen.busy {
+            Some(true) => "there is work",
+            Some(false) => "there is no work",
+            None => "it is unknown whether there is work",
+        };
+        match (may_be_idle, replicas) {
             (None, _) => self.explain(format_args!("switched off: spec.replicas is 0")),
-            (Some(_), Some(replicas)) if self.seen.busy.is_none() => {
-                self.explain(format_args!("replicas 0 -> {replicas}: no signal is known"))
-            }
+            (Some(_), None) => self.explain(format_args!("no replicas: {work}")),
             (Some(_), Some(replicas)) => {
-                self.explain(format_args!("replicas 0 -> {replicas}: there is work"))
+                self.memory.grown_s = Some(self.now);
+                self.explain(format_args!("replicas 0 -> {replicas}: {work}"));
             }
-            (Some(_), None) if self.seen.busy.is_none() => {
-                self.explain(format_args!("no replicas, and it is unknown whether there is work"))
-            }
-            (Some(_), None) => self.explain(format_args!("no replicas: there is no work")),
-        }
-        if replicas.is_some() {
-            self.memory.grown_s = Some(self.now);
         }
         self.memory.replicas = replicas;
         let sizes = containers.iter().map(|container| (container.name.clone(), container.size)).collect();
@@ -633,6 +631,7 @@ impl<'a> Round<'a> {
     fn falls_asleep(&self, settings: &Horizontal, wanted: u32) -> bool {
         let (is_last, is_idle) = (self.seen.replicas == 1 && wanted <= 1, self.memory.idle_s.is_some());
         settings.to_zero
+            && !settings.awake
             && is_last
             && is_idle
             && self.since(self.memory.idle_s) >= settings.hold_s

@@ -176,8 +176,10 @@ pub struct Horizontal {
     pub by_hand_s: Seconds,
     /// Replicas while no signal is known.
     pub fallback: Option<Fallback>,
-    /// Whether an idle service has no replica at all.
+    /// Whether an idle service has no replica at all: one with 0 replicas is not switched off.
     pub to_zero: bool,
+    /// Whether it has replicas now although it is idle.
+    pub awake: bool,
 }
 
 /// Replicas while no signal is known.
@@ -211,6 +213,7 @@ impl Default for Horizontal {
             by_hand_s: 300,
             fallback: None,
             to_zero: false,
+            awake: false,
         }
     }
 }

@@ -529,6 +529,12 @@ fn an_idle_service_has_no_replicas_until_there_is_work() {
     }
     let decision = settle(&mut bench, 0, Some(3.0));
     assert_eq!((decision.replicas, decision.replicas_changed), (1, true), "{}", decision.reason);
+    // Where the schedule wants some, it does not wait for work.
+    let all_week = "Mon-Sun 00:00-24:00".parse().unwrap();
+    bench.plan.schedule = vec![ScheduledBounds { window: all_week, min_replicas: 4, max_replicas: 9 }];
+    let decision = settle(&mut bench, 0, Some(0.0));
+    assert_eq!(decision.replicas, 4, "{}", decision.reason);
+    bench.plan.schedule.clear();
     // Who may not have 0 replicas was switched off by somebody.
     bench.plan.settings.horizontal = Some(Horizontal { setpoint: 0.1, ..Horizontal::default() });
     let decision = settle(&mut bench, 0, Some(3.0));

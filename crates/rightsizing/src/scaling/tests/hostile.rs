@@ -74,13 +74,13 @@ prop_compose! {
         max_replicas in prop_oneof![0_u32..30, any::<u32>()],
         (every_s, hold_s, stale_s) in (time(), time(), time()),
         (success_min, is_proportional) in (number(), any::<bool>()),
-        (by_hand_s, to_zero, fallback) in (time(), any::<bool>(), prop::option::of((any::<u32>(), time()))),
+        (by_hand_s, (to_zero, awake), fallback) in (time(), any::<(bool, bool)>(), prop::option::of((any::<u32>(), time()))),
     ) -> Horizontal {
         let rule = if is_proportional { ReplicaRule::Proportional } else { ReplicaRule::Pid };
         let gains = Gains { proportional: gains.0, integral: gains.1, derivative: gains.2 };
         Horizontal {
             setpoint, rule, replicas_first, gains, dead_band, step, min_replicas, max_replicas, every_s, hold_s, stale_s, success_min,
-            urgent_at, urgent_step, steepness, by_hand_s, to_zero,
+            urgent_at, urgent_step, steepness, by_hand_s, to_zero, awake,
             fallback: fallback.map(|(replicas, after_s)| Fallback { replicas, after_s }),
         }
     }
