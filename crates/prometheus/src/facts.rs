@@ -160,22 +160,35 @@ impl PrometheusSource {
         now: Timestamp,
         mut sink: impl FnMut(FactRow<'_>) + Send,
     ) -> Result<ReadSummary, SourceError> {
-        let client = self.client();
         let containers = if fact.is_usage() { self.labels(now).await? } else { LabelNames::modern() };
+        let query = |group: &[String]| fact.query(self.config(), &containers, group);
+        self.in_groups(query, fact.labels(&containers), namespaces, now, |series| {
+            let Series { namespace, pod: object, container: about, samples } = series;
+            sink(FactRow { namespace, object, about, value: samples[0].value });
+        })
+        .await
+    }
+
+    /// Sends a query of the present for each group of namespaces, one after the other.
+    pub(super) async fn in_groups(
+        &self,
+        query: impl Fn(&[String]) -> String + Send,
+        labels: LabelNames,
+        namespaces: QueriedNamespaces<'_>,
+        now: Timestamp,
+        mut sink: impl FnMut(Series<'_>) + Send,
+    ) -> Result<ReadSummary, SourceError> {
+        let client = self.client();
         let mut summary = ReadSummary::default();
         for group in groups(namespaces) {
-            let query = fact.query(client.config(), &containers, &group);
+            let query = query(&group);
             let response =
                 client.query(&query, When::At(now.as_second())).await.map_err(|failure| match failure {
                     Failure::Other(error) => error,
                     Failure::TooMuch(said) => SourceError::TooMuch { url: client.url(), said },
                 })?;
-            let decoder = Decoder::new(ResultType::Vector, fact.labels(&containers));
-            let hand_on = |series: Series<'_>| {
-                let Series { namespace, pod: object, container: about, samples } = series;
-                sink(FactRow { namespace, object, about, value: samples[0].value });
-            };
-            summary.add(client.decode(response, &query, decoder, hand_on).await?);
+            let decoder = Decoder::new(ResultType::Vector, labels.clone());
+            summary.add(client.decode(response, &query, decoder, &mut sink).await?);
         }
         Ok(summary)
     }

@@ -4,12 +4,9 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 
-use super::client::{Failure, When};
 use super::config::{LabelNames, PrometheusConfig};
-use super::decode::Decoder;
 use super::error::SourceError;
-use super::query::{QueriedNamespaces, extra_matchers, groups, literal, namespace_matcher, quoted};
-use super::series::{ResultType, Series};
+use super::query::{QueriedNamespaces, extra_matchers, literal, namespace_matcher, quoted};
 use super::source::{PrometheusSource, ReadSummary};
 
 /// A kind of workloads whose labels kube-state-metrics can export.
@@ -186,22 +183,10 @@ impl PrometheusSource {
         now: Timestamp,
         mut sink: impl FnMut(&str, &str) + Send,
     ) -> Result<ReadSummary, SourceError> {
-        let client = self.client();
         let labels =
             LabelNames { namespace: "namespace".into(), pod: kind.name.into(), container: String::new() };
-        let mut summary = ReadSummary::default();
-        for group in groups(namespaces) {
-            let query = selector.query(kind, client.config(), &group);
-            let response =
-                client.query(&query, When::At(now.as_second())).await.map_err(|failure| match failure {
-                    Failure::Other(error) => error,
-                    Failure::TooMuch(said) => SourceError::TooMuch { url: client.url(), said },
-                })?;
-            let decoder = Decoder::new(ResultType::Vector, labels.clone());
-            let hand_on = |series: Series<'_>| sink(series.namespace, series.pod);
-            summary.add(client.decode(response, &query, decoder, hand_on).await?);
-        }
-        Ok(summary)
+        let query = |group: &[String]| selector.query(kind, self.config(), group);
+        self.in_groups(query, labels, namespaces, now, |series| sink(series.namespace, series.pod)).await
     }
 
     /// Returns whether any workload of this kind has this label now, as far as kube-state-metrics exports it.

@@ -130,9 +130,7 @@ impl Recommender {
             self.context.metrics.metric_server(answer.is_ok());
             let usages = match answer {
                 Ok(usages) => usages,
-                Err(ApiError::NotFound(error)) => {
-                    return Err(format!("{error} (install a metrics server, or set recommender.prometheus)"));
-                }
+                Err(ApiError::NotFound(error)) => return Err(error),
                 Err(error) => {
                     failed = Some(error.to_string());
                     continue;

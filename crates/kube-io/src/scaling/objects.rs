@@ -138,14 +138,20 @@ impl ScaledService {
             let replicas = spec.objectives.is_some().then_some(ScalingDimension::Replicas);
             [ScalingDimension::Cpu, ScalingDimension::Memory].into_iter().chain(replicas).collect()
         });
-        let plan =
-            settings(&dimensions, spec.objectives.as_ref(), spec.bounds.as_ref(), spec.behavior.as_ref());
-        let plan = plan.and_then(|settings| tuned(settings, spec.tuning.as_ref()));
-        let plan = plan.and_then(|settings| {
-            let objectives = spec.objectives.as_ref().filter(|_| settings.horizontal.is_some());
+        let scales = dimensions.contains(&ScalingDimension::Replicas);
+        let objectives = spec.objectives.as_ref().filter(|_| scales);
+        let plan = objectives.map(planned).transpose().and_then(|signals| {
+            let signals = signals.unwrap_or_default();
+            let settings = settings(
+                &dimensions,
+                objectives.map(|objectives| (objectives, &signals[..])),
+                spec.bounds.as_ref(),
+                spec.behavior.as_ref(),
+            )?;
+            let settings = tuned(settings, spec.tuning.as_ref())?;
             let has_success = settings.horizontal.as_ref().is_some_and(|it| it.success_min > 0.0);
             Ok(ScalingPlan {
-                signals: objectives.map(planned).transpose()?.unwrap_or_default(),
+                signals,
                 schedule: match &settings.horizontal {
                     Some(horizontal) => scheduled(spec.bounds.as_ref(), horizontal.max_replicas)?,
                     None => Vec::new(),
@@ -235,7 +241,7 @@ fn scheduled(bounds: Option<&ApiBounds>, max_replicas: u32) -> Result<Vec<Schedu
 /// Validates the settings again: the API server may have another version of the CRD.
 fn settings(
     dimensions: &[ScalingDimension],
-    objectives: Option<&Objectives>,
+    objectives: Option<(&Objectives, &[PlannedSignal])>,
     bounds: Option<&ApiBounds>,
     behavior: Option<&ApiBehavior>,
 ) -> Result<ScalingSettings, String> {
@@ -265,10 +271,10 @@ fn settings(
         }
     }
     let scales = dimensions.contains(&ScalingDimension::Replicas);
-    let horizontal = match objectives.filter(|_| scales) {
-        Some(objectives) => {
-            let horizontal = horizontal(objectives, bounds)?;
-            let uses_usage = signals(objectives).any(|(_, signal)| query(signal) == Query::CpuUtilization);
+    let horizontal = match objectives {
+        Some((objectives, signals)) => {
+            let horizontal = horizontal(objectives, signals, bounds)?;
+            let uses_usage = signals.iter().any(|signal| signal.query == Query::CpuUtilization);
             if uses_usage && dimensions.contains(&ScalingDimension::Cpu) {
                 return Err("spec.objectives: the signal CpuUtilization is relative to the CPU size, and needs spec.dimensions without CPU".into());
             }
@@ -319,8 +325,11 @@ fn bounded(base: &Vertical, of: &berth_crds::service_scaler::ContainerBounds) ->
     Ok(vertical)
 }
 
-fn horizontal(objectives: &Objectives, bounds: Option<&ApiBounds>) -> Result<Horizontal, String> {
-    let signals = planned(objectives)?;
+fn horizontal(
+    objectives: &Objectives,
+    signals: &[PlannedSignal],
+    bounds: Option<&ApiBounds>,
+) -> Result<Horizontal, String> {
     let setpoint = signals.first().ok_or("spec.objectives.signal: required to scale replicas")?.target;
     let success = objectives.success_rate.as_ref();
     let percent = success.map(|it| objective("successRate.percent", &it.percent)).transpose()?;

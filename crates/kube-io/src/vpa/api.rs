@@ -69,7 +69,7 @@ impl Recommending {
     /// Lists the newest samples of the pods of a namespace, or of all, from `metrics.k8s.io`.
     ///
     /// # Errors
-    /// [`ApiError::NotFound`]: the cluster has no metrics server.
+    /// [`ApiError::NotFound`]: the cluster has no metrics server; with what to do then.
     pub async fn pod_metrics(&self, namespace: Option<&str>) -> Result<Vec<PodUsage>, ApiError> {
         let mut usages = Vec::new();
         let within = namespace.map(|namespace| format!("namespaces/{namespace}/")).unwrap_or_default();
@@ -78,7 +78,13 @@ impl Recommending {
             Ok(usage) => usages.push(usage),
             Err(error) => tracing::debug!(namespace, %error, "the metrics of a pod cannot be parsed"),
         })
-        .await?;
+        .await
+        .map_err(|error| match error {
+            ApiError::NotFound(error) => ApiError::NotFound(format!(
+                "{error} (install a metrics server, or set recommender.prometheus)"
+            )),
+            error => error,
+        })?;
         Ok(usages)
     }
 
