@@ -206,9 +206,31 @@ async fn prepare_with(values: &str) -> Cluster {
 
 fn config(prometheus: &usage::Prometheus) -> String {
     format!(
-        "scaling: {{enabled: true, interval: 1s, hintsWindow: 20s}}\nrecommender: {{prometheus: {{url: '{}', liveWindow: 5s}}}}",
+        "scaling: {{enabled: true, interval: 1s, hintsWindow: 20s, customQueries: [default]}}\nrecommender: {{prometheus: {{url: '{}', liveWindow: 5s}}}}",
         prometheus.url
     )
+}
+
+/// Processes of a test with one service `web`. Stopped in this order.
+struct Web {
+    _berth: Berth,
+    _prometheus: usage::Prometheus,
+    load: Load,
+    cluster: Cluster,
+}
+
+/// Starts pods of `web` on two nodes, which use half a core together. `past`: series from before, in the format OpenMetrics.
+async fn start_web(replicas: u32, past: &str) -> Web {
+    let cluster = prepare().await;
+    let client = &cluster.client;
+    create_nodes(client, &Nodes { count: 2, ..Nodes::default() }).await;
+    let load = Load::start(client).await;
+    let prometheus = usage::start_scraping_after(past, load.address).await;
+    load.set("web", 0.5);
+    let berth = berth_for(&cluster.control_plane, &prometheus);
+    create_deployment(client, "web", replicas, None).await;
+    await_bound(client, SOON, replicas as usize, |_| true).await;
+    Web { _berth: berth, _prometheus: prometheus, load, cluster }
 }
 
 fn berth_for(control_plane: &TestControlPlane, prometheus: &usage::Prometheus) -> Berth {

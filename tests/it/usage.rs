@@ -127,9 +127,12 @@ pub async fn start_with(
     serve(folder, "scrape_configs: []\n", flags).await
 }
 
+/// No series.
+pub const NOTHING: &str = "# EOF\n";
+
 /// Starts an empty one that scrapes this address every second.
 pub async fn start_scraping(address: SocketAddr) -> Prometheus {
-    start_scraping_after("# EOF\n", address).await
+    start_scraping_after(NOTHING, address).await
 }
 
 /// Starts one with these data from before, that scrapes this address every second.

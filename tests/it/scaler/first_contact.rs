@@ -19,15 +19,8 @@ fn written(spec: Value) -> DynamicObject {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_service_scaler_reports_what_it_would_do_and_then_shrinks_nothing_for_a_day() {
     needs!("prometheus", "promtool");
-    let cluster = prepare().await;
-    let Cluster { client, control_plane, .. } = &cluster;
-    create_nodes(client, &Nodes { count: 2, ..Nodes::default() }).await;
-    let load = Load::start(client).await;
-    let prometheus = usage::start_scraping(load.address).await;
-    load.set("web", 0.5);
-    let _berth = berth_for(control_plane, &prometheus);
-    create_deployment(client, "web", 5, None).await;
-    await_bound(client, SOON, 5, |_| true).await;
+    let web = start_web(5, usage::NOTHING).await;
+    let (client, load) = (&web.cluster.client, &web.load);
 
     let gvk = GroupVersionKind::gvk("berth.dev", "v1alpha1", "ServiceScaler");
     let scalers: Api<DynamicObject> = Api::default_namespaced_with(
@@ -95,16 +88,8 @@ fn past_of(pod: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_whose_past_prometheus_knows_shrinks_at_once_and_not_below_its_peak() {
     needs!("prometheus", "promtool");
-    let cluster = prepare().await;
-    let Cluster { client, control_plane, .. } = &cluster;
-    create_nodes(client, &Nodes { count: 2, ..Nodes::default() }).await;
-    let load = Load::start(client).await;
-    let past = past_of("web-55c8f9d7b4-x2k4p");
-    let prometheus = usage::start_scraping_after(&past, load.address).await;
-    load.set("web", 0.5);
-    let _berth = berth_for(control_plane, &prometheus);
-    create_deployment(client, "web", 5, None).await;
-    await_bound(client, SOON, 5, |_| true).await;
+    let web = start_web(5, &past_of("web-55c8f9d7b4-x2k4p")).await;
+    let client = &web.cluster.client;
     let behavior = json!({
         "periodSeconds": 1, "windowSeconds": 10, "scaleDown": {"stabilizationWindowSeconds": 2},
     });

@@ -5,15 +5,8 @@ use super::*;
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_service_goes_to_zero_and_comes_back_with_the_work() {
     needs!("prometheus", "promtool");
-    let cluster = prepare().await;
-    let Cluster { client, control_plane, .. } = &cluster;
-    create_nodes(client, &Nodes { count: 2, ..Nodes::default() }).await;
-    let load = Load::start(client).await;
-    let prometheus = usage::start_scraping(load.address).await;
-    let config = config(&prometheus).replace("enabled: true,", "enabled: true, customQueries: [default],");
-    let _berth = Berth::start(&control_plane.kubeconfig_for(BERTH).expect("a kubeconfig"), &config);
-    create_deployment(client, "web", 2, None).await;
-    await_bound(client, SOON, 2, |_| true).await;
+    let web = start_web(2, usage::NOTHING).await;
+    let client = &web.cluster.client;
 
     let queue = |length: u32| json!({"signal": {"type": "Query", "target": "30", "query": format!("vector({length})")}});
     let behavior =
