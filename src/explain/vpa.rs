@@ -68,10 +68,11 @@ pub fn reasons(
 ) -> VpaReasons {
     let mut notes = Vec::new();
     let window_ns = time::nanos(settings.memory_interval);
+    let shapes = settings.shapes().map_err(|error| error.to_string());
     let mut aggregates = Vec::new();
     for (container, checkpoint, windows) in checkpoints {
-        let loaded = settings.shapes().map_err(|error| error.to_string()).and_then(|shapes| {
-            open::load(checkpoint, windows, &shapes, window_ns, now).map_err(|error| error.to_string())
+        let loaded = shapes.as_ref().map_err(String::clone).and_then(|shapes| {
+            open::load(checkpoint, windows, shapes, window_ns, now).map_err(|error| error.to_string())
         });
         match loaded {
             Ok((aggregate, _)) => aggregates.push((container.as_str(), aggregate)),

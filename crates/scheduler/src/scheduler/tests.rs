@@ -22,7 +22,7 @@ use super::*;
 use std::collections::HashSet;
 
 use crate::agent::{Agent, AgentConfig, CacheLimits};
-use crate::objects::{ClusterObject, ObjectKind, ObjectName, system_defaults};
+use crate::objects::{ClusterObject, DisruptionBudget, ObjectKind, ObjectName, system_defaults};
 use crate::placement::{BindOutcome, Binding};
 use berth_model::{
     Amounts, Identity, LabelSelector, Node, Operator, Peer, Pod, PodOwner, PodSpec, PreemptionPolicy,
@@ -188,6 +188,17 @@ fn node(name: &str, cpu_milli: i64) -> Node {
         allocatable: Amounts { cpu_milli, memory: 1 << 30, ephemeral_storage: 0, pods: 20_000 },
         ..Node::default()
     }
+}
+
+/// Returns a budget that allows so many disruptions of pods with the label `app`.
+fn budget(allowed: i32) -> ClusterObject {
+    let requirement = Requirement { key: "app".into(), operator: Operator::Exists };
+    ClusterObject::DisruptionBudget(DisruptionBudget {
+        name: ObjectName { namespace: "ns".into(), name: "budget".into() },
+        selector: LabelSelector::All([requirement].into()),
+        allowed,
+        disrupted: Default::default(),
+    })
 }
 
 /// Returns the condition of a pod that fits nowhere.

@@ -4,7 +4,7 @@ use super::gangs::{allocation, evicted, in_zone, member, within};
 use super::*;
 use crate::agent::Rng;
 use crate::gang::{Allocation, GangTopologyMode, Phase};
-use crate::objects::{DisruptionBudget, ObjectKind};
+use crate::objects::ObjectKind;
 
 /// Returns a bench with nodes of 1000 milli-CPU, preemption, and a gang `g` with this minimum.
 fn bench(nodes: &[&str], minimum: u32) -> Bench {
@@ -166,13 +166,7 @@ fn of_zones_a_gang_prefers_one_where_it_violates_no_budget_to_one_with_less_impo
     let identity = Identity { namespace: "ns".into(), labels, ..Identity::default() };
     bench.apply(Pod { peer: Arc::new(Peer { identity, ..Peer::default() }), ..low("a", "kept", 1000, 0) });
     bench.apply(low("b", "other", 1000, 3));
-    let requirement = Requirement { key: "app".into(), operator: Operator::Exists };
-    bench.scheduler.apply_object(ClusterObject::DisruptionBudget(DisruptionBudget {
-        name: ObjectName { namespace: "ns".into(), name: "budget".into() },
-        selector: LabelSelector::All([requirement].into()),
-        allowed: 0,
-        disrupted: Default::default(),
-    }));
+    bench.scheduler.apply_object(budget(0));
     bench.join_important(1, 1000);
     bench.run_until(S);
     assert_eq!(evicted(&bench), ["other"]);
@@ -204,13 +198,7 @@ fn a_budget_that_bears_one_disruption_is_not_asked_for_two_where_others_can_go()
     bench.apply(labelled("a", "kept-1"));
     bench.apply(labelled("b", "kept-2"));
     bench.apply(low("c", "other", 1000, 3));
-    let requirement = Requirement { key: "app".into(), operator: Operator::Exists };
-    bench.scheduler.apply_object(ClusterObject::DisruptionBudget(DisruptionBudget {
-        name: ObjectName { namespace: "ns".into(), name: "budget".into() },
-        selector: LabelSelector::All([requirement].into()),
-        allowed: 1,
-        disrupted: Default::default(),
-    }));
+    bench.scheduler.apply_object(budget(1));
     bench.join_important(2, 1000);
     bench.run_until(S);
     let evicted = evicted(&bench);

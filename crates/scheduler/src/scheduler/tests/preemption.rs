@@ -1,7 +1,6 @@
 //! Preemption with the state machine and real agents: victims, nominations, and what is left behind.
 
 use super::*;
-use crate::objects::DisruptionBudget;
 use berth_model::HostPort;
 
 /// Returns a bench with nodes of 1000 milli-CPU and preemption.
@@ -150,13 +149,7 @@ fn a_budget_that_allows_nothing_keeps_its_pods_where_others_can_go() {
     };
     bench.apply(labelled("kept", "n"));
     bench.running("m", "other", 1000, 2, 10);
-    let requirement = Requirement { key: "app".into(), operator: Operator::Exists };
-    bench.scheduler.apply_object(ClusterObject::DisruptionBudget(DisruptionBudget {
-        name: ObjectName { namespace: "ns".into(), name: "budget".into() },
-        selector: LabelSelector::All([requirement].into()),
-        allowed: 0,
-        disrupted: Default::default(),
-    }));
+    bench.scheduler.apply_object(budget(0));
     bench.apply(important("p", 1000, 5));
     bench.work();
     assert_eq!(bench.evicted(), ["other"]);
