@@ -288,12 +288,12 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
         list_objects::<LeanStatefulSet>(&client, &mut dump, SPREAD).await;
         list_own_kinds::<LeanAllocationPolicy>(&client, &mut dump).await;
         list_own_kinds::<LeanQuota>(&client, &mut dump).await;
+        list_served::<LeanAllocation>(&client, &mut dump).await;
+        list_served::<LeanPodGroup>(&client, &mut dump).await;
+        list_served::<LeanCoschedulingPodGroup>(&client, &mut dump).await;
         if options.what_if {
             const MOVES: &str = "moves are advised as if none existed";
             list_objects::<LeanPodDisruptionBudget>(&client, &mut dump, MOVES).await;
-            list_served::<LeanAllocation>(&client, &mut dump).await;
-            list_served::<LeanPodGroup>(&client, &mut dump).await;
-            list_served::<LeanCoschedulingPodGroup>(&client, &mut dump).await;
         }
         Ok(dump)
     })

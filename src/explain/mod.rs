@@ -59,6 +59,7 @@ const MOST_REMEDIED: usize = 32;
 
 /// Explains the selected pods, in groups sorted by their first pod.
 pub fn explain(world: &mut World, which: &Which) -> Vec<AnswerGroup> {
+    world.settle();
     let pods = world.select(which);
     let mut waiting: HashMap<_, usize> = HashMap::new();
     for pod in world.select(&Which::Waiting) {
@@ -71,7 +72,8 @@ pub fn explain(world: &mut World, which: &Which) -> Vec<AnswerGroup> {
         let class = world.class_of(&pod);
         // A pod that uses resources is judged on the cluster without it.
         let alone = world::holds(&pod);
-        let key = (class.id, PodRefusal::of(&pod).map(|refusal| refusal.to_string()));
+        let gang = world.gang_of(&pod);
+        let key = (class.id, gang, PodRefusal::of(&pod).map(|refusal| refusal.to_string()));
         if !alone && let Some(at) = known.get(&key) {
             groups[*at].pods.push(pod);
             continue;

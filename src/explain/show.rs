@@ -73,6 +73,9 @@ fn block(group: &AnswerGroup, style: Style, out: &mut impl Write) -> io::Result<
     let fits = format!("fits {} of {} nodes", verdict.feasible.len(), group.nodes);
     let best = verdict.chosen.as_ref().map_or(String::new(), |node| format!("; the best is {node}"));
     wrapped(out, "  ", &format!("{fits}{best}"), width)?;
+    if let Some(gang) = &verdict.gang {
+        wrapped(out, "  ", &format!("gang: {gang}"), width)?;
+    }
     candidates(&verdict.feasible, verdict.policy.is_some(), style, out)?;
     outsiders(&verdict.reasons, style, out)?;
     if !group.remedied {
@@ -235,6 +238,9 @@ struct Answer<'a> {
     /// Number of waiting pods of the class.
     waiting: usize,
     scheduler: &'a str,
+    /// What its gang waits for, or that it fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gang: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<&'a str>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -267,6 +273,7 @@ impl<'a> Answer<'a> {
             reasons: &verdict.reasons,
             waiting: group.waiting,
             scheduler: &pod.scheduler_name,
+            gang: verdict.gang.as_deref(),
             refused: verdict.refused.as_deref(),
             gates: &pod.gates,
             remedies: group.remedies.iter().map(remedy).collect(),

@@ -10,6 +10,7 @@ use berth_model::{Node, Peer, Pod, Spread};
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
 use berth_scheduler::class::Class;
 use berth_scheduler::dispatch::Estimator;
+use berth_scheduler::gang::AllocationName;
 use berth_scheduler::inventory::{Inventory, NodeId, Row};
 use berth_scheduler::objects::ClusterObject;
 use berth_scheduler::rules::PlacementSettings;
@@ -106,6 +107,11 @@ impl World {
 
     pub fn class_of(&mut self, pod: &Pod) -> Arc<Class> {
         self.scheduler.class_of(pod)
+    }
+
+    /// Returns the allocation that the waiting pod belongs to.
+    pub(super) fn gang_of(&self, pod: &Pod) -> Option<AllocationName> {
+        self.scheduler.gang_of_waiting(&pod.uid)
     }
 
     pub fn verdict(&mut self, pod: &Pod) -> Verdict {

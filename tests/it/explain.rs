@@ -195,6 +195,45 @@ fn a_pod_that_is_refused_fits_nowhere_for_that_reason() {
 }
 
 #[test]
+fn a_member_of_a_gang_is_told_what_the_gang_waits_for() {
+    let member = |gang: &str, index: u32| what_if::member(&format!("{gang}-{index}"), gang, "3");
+    let cluster = Cluster::default()
+        .node("a", json!({}))
+        .node("b", json!({}))
+        .with(what_if::gang("few", 2))
+        .with(member("few", 0))
+        .with(what_if::gang("pair", 2))
+        .with(member("pair", 0))
+        .with(member("pair", 1))
+        .with(what_if::gang("wide", 3))
+        .with(member("wide", 0))
+        .with(member("wide", 1))
+        .with(member("wide", 2))
+        .pod("alone", requests(json!({"cpu": "3"})));
+    let said = cluster.explain(&[]);
+    let gang_of = |pod: &str| {
+        let pod = said.iter().find(|answer| answer["pod"] == format!("default/{pod}")).expect("an answer");
+        // Alone it would fit.
+        assert_eq!(pod["feasible"].as_array().map(Vec::len), Some(2));
+        pod["gang"].as_str().map(str::to_owned)
+    };
+    assert_eq!(gang_of("alone"), None);
+    assert_eq!(gang_of("few-0").as_deref(), Some("Allocation default/few has 1 of 2 members"));
+    for pod in ["pair-0", "pair-1"] {
+        let fits = "Allocation default/pair: its 2 waiting pods fit together";
+        assert_eq!(gang_of(pod).as_deref(), Some(fits));
+    }
+    let lacking = gang_of("wide-2").expect("a gang");
+    assert!(
+        lacking.starts_with("Allocation default/wide: 0/2 nodes are available: 2 Insufficient cpu.")
+            && lacking.ends_with("default/wide must place 3 pods at once; 2 fit."),
+        "{lacking}"
+    );
+    let table = explain(&["default/few-0"], cluster.dump().as_bytes()).out;
+    assert!(table.contains("\n  gang: Allocation default/few has 1 of 2 members\n"), "{table}");
+}
+
+#[test]
 fn pods_of_a_controller_are_spread_by_default_and_the_configuration_can_change_that() {
     let zone = |zone: &str| json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}});
     let selector = json!({"matchLabels": {"app": "web"}});

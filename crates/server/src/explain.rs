@@ -46,6 +46,8 @@ pub(super) struct Explained {
     reasons: BTreeMap<String, usize>,
     /// The message of the pod's condition if no node is feasible.
     message: Option<String>,
+    /// What the pod's gang waits for, or that it fits; `null`: it is not a member of one.
+    gang: Option<Arc<str>>,
 }
 
 pub(super) async fn explain(
@@ -79,5 +81,6 @@ pub(super) async fn explain(
         nodes: verdict.feasible.into_iter().take(NODES_NAMED).map(|candidate| candidate.node).collect(),
         reasons,
         message: verdict.message,
+        gang: verdict.gang,
     }))
 }

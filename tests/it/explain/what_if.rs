@@ -23,7 +23,7 @@ fn fragmented() -> Cluster {
         .bound("alone-c", "c", taken("3500m"))
 }
 
-fn gang(name: &str, minimum: u32) -> Value {
+pub(super) fn gang(name: &str, minimum: u32) -> Value {
     json!({
         "apiVersion": "berth.dev/v1alpha1",
         "kind": "Allocation",
@@ -32,7 +32,7 @@ fn gang(name: &str, minimum: u32) -> Value {
     })
 }
 
-fn member(name: &str, gang: &str, cpu: &str) -> Value {
+pub(super) fn member(name: &str, gang: &str, cpu: &str) -> Value {
     merged(pod(name, requests(json!({"cpu": cpu}))), json!({"metadata": {"labels": {"gang": gang}}}))
 }
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use advice::GangCase;
+pub(super) use advice::GangInquiry;
 use quota::members_within_quotas;
 
 use super::charge_walks::{ChargeWalks, Charged};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::gangs::GangInquiry;
 use super::{PodRefusal, Scheduler};
 use crate::agent::{Agent, AgentChoice};
 use crate::class::{Class, ClassId};
@@ -29,6 +30,8 @@ pub struct Verdict {
     pub reasons: BTreeMap<Arc<str>, Vec<String>>,
     /// Message of its condition if no node is valid.
     pub message: Option<String>,
+    /// What its gang waits for, or that it fits, if it is a member of one.
+    pub gang: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone)]
@@ -45,6 +48,7 @@ pub(crate) struct Inquiry {
     policy: Option<Arc<str>>,
     refused: Option<Arc<str>>,
     preemption: PreemptionPolicy,
+    gang: Option<GangInquiry>,
 }
 
 /// Standing of each node, or the reasons why it is not valid, by id.
@@ -68,7 +72,8 @@ impl Scheduler {
         });
         let refused = refusal.map(|why| why.to_string().into());
         let refused = refused.or_else(|| self.quota_refusal(pod)).or_else(|| self.held_back_reason(&pod.uid));
-        Inquiry { class, policy: self.policy_of(pod), refused, preemption: pod.preemption_policy }
+        let gang = self.inquire_gang(&pod.uid);
+        Inquiry { class, policy: self.policy_of(pod), refused, preemption: pod.preemption_policy, gang }
     }
 
     /// Returns the pod of this name without a node, of this or another scheduler, and its queue.
@@ -110,7 +115,7 @@ impl Scheduler {
 impl Inquiry {
     /// `agent` has caught up and nothing else since; `name` returns the name of a node as of then.
     pub(crate) fn verdict<'a>(self, agent: &mut Agent, name: impl Fn(NodeId) -> &'a Arc<str>) -> Verdict {
-        let Inquiry { class, policy, refused, preemption } = self;
+        let Inquiry { class, policy, refused, preemption, gang } = self;
         let (chosen, message) = match agent.choose(&class, Duration::ZERO, |_| {}) {
             // Of a few among which an agent chooses, the best.
             AgentChoice::Node { node, .. } => {
@@ -134,6 +139,7 @@ impl Inquiry {
         }
         feasible.sort_by_key(|candidate| candidate.standing);
         let order = class.placement.order.preferences().iter().map(|(preference, _)| *preference).collect();
-        Verdict { class: class.id, policy, order, refused, chosen, feasible, reasons, message }
+        let gang = gang.map(|gang| gang.answer(agent));
+        Verdict { class: class.id, policy, order, refused, chosen, feasible, reasons, message, gang }
     }
 }

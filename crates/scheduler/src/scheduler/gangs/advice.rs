@@ -1,8 +1,13 @@
 //! Gangs for fragmentation advice: those that wait, and members that could be moved.
 
-use super::report::status;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::report::{kind_name, status};
+use super::settle::lacking_message;
 use super::{Gang, GangState, Gangs};
-use crate::gang::{AllocationName, Phase};
+use crate::agent::Agent;
+use crate::gang::{AllocationName, Phase, WantedMembers};
 use crate::queue::Place;
 use crate::repack::{self, Case, Waits};
 use crate::scheduler::{Cluster, Preemption, Scheduler};
@@ -72,7 +77,48 @@ impl Gangs {
     }
 }
 
+/// What is known under the lock about the gang of a waiting pod.
+#[derive(Debug)]
+pub(in crate::scheduler) enum GangInquiry {
+    Told(Arc<str>),
+    /// It has not been tried yet, or the result is outdated.
+    Plan(AllocationName, WantedMembers),
+}
+
+impl GangInquiry {
+    /// Returns what the gang waits for, or that it fits. The agent plans it if needed.
+    pub(in crate::scheduler) fn answer(self, agent: &mut Agent) -> Arc<str> {
+        let (name, wanted) = match self {
+            GangInquiry::Told(message) => return message,
+            GangInquiry::Plan(name, wanted) => (name, wanted),
+        };
+        let plan = agent.plan(&wanted, Duration::ZERO, |_| {});
+        let whose = format!("{} {}/{}", kind_name(name.kind), name.namespace, name.name);
+        match wanted.members.len() {
+            pods if plan.places.len() < pods => {
+                format!("{whose}: {}", lacking_message(&name, &wanted, &plan)).into()
+            }
+            1 => format!("{whose}: its waiting pod fits").into(),
+            pods => format!("{whose}: its {pods} waiting pods fit together").into(),
+        }
+    }
+}
+
 impl Scheduler {
+    /// Returns the state of the gang of this waiting pod, if it is a member of one.
+    pub(in crate::scheduler) fn inquire_gang(&self, uid: &str) -> Option<GangInquiry> {
+        let name = self.gang_of_waiting(uid)?;
+        let gang = self.gangs.all.get(&name)?;
+        Some(match (&gang.lacking, self.gangs.case(&name, &self.cluster, &self.preemption)) {
+            (_, None) => GangInquiry::Told(self.gangs.incomplete_message(&name, gang)),
+            (Some(lacking), Some(_)) => {
+                let whose = format!("{} {}/{}", kind_name(name.kind), name.namespace, name.name);
+                GangInquiry::Told(format!("{whose}: {lacking}").into())
+            }
+            (None, Some((_, case))) => GangInquiry::Plan(name, case.wanted),
+        })
+    }
+
     pub fn gang_case(&self, name: &AllocationName) -> GangCase {
         let Some(allocation) = self.gangs.allocations.get(name) else {
             return GangCase::Unknown;

@@ -5,7 +5,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::{Gang, GangState};
+use super::{Gang, GangState, Gangs};
 use crate::gang::{
     ALLOCATIONS_MAX, Allocation, AllocationKind, AllocationName, CONSIDERED_MAX, GangRoleStatus, GangStatus,
     Phase,
@@ -174,20 +174,24 @@ impl Scheduler {
         if !patient {
             return false;
         }
-        let why: Arc<str> = match &allocation {
-            Some(allocation) => not_ready_message(allocation, gang).into(),
-            None if self.gangs.allocations.beyond(name).is_some() => {
-                format!("{} {}/{}: {}", kind_name(name.kind), name.namespace, name.name, *BEYOND).into()
-            }
-            None => {
-                format!("{} {}/{} does not exist", kind_name(name.kind), name.namespace, name.name).into()
-            }
-        };
+        let why = self.gangs.incomplete_message(name, gang);
         let members: Vec<_> = gang.waiting.values().map(|(uid, _)| uid.clone()).collect();
         for uid in members {
             self.report(&uid, "NotReadyForScheduling", why.clone(), false);
         }
         true
+    }
+}
+
+impl Gangs {
+    /// Returns the reason why this gang, which is not ready, is not tried.
+    pub(super) fn incomplete_message(&self, name: &AllocationName, gang: &Gang) -> Arc<str> {
+        let whose = || format!("{} {}/{}", kind_name(name.kind), name.namespace, name.name);
+        match self.allocations.get(name) {
+            Some(allocation) => not_ready_message(allocation, gang).into(),
+            None if self.allocations.beyond(name).is_some() => format!("{}: {}", whose(), *BEYOND).into(),
+            None => format!("{} does not exist", whose()).into(),
+        }
     }
 }
 
@@ -271,7 +275,7 @@ fn placement(allocation: &Allocation, gang: &Gang, cluster: &Cluster) -> Box<[(A
     domains.into()
 }
 
-fn kind_name(kind: AllocationKind) -> &'static str {
+pub(super) fn kind_name(kind: AllocationKind) -> &'static str {
     match kind {
         AllocationKind::Allocation => "Allocation",
         AllocationKind::PodGroup | AllocationKind::Coscheduling => "PodGroup",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{GangState, GangTask};
 use crate::agent::Agent;
-use crate::gang::{AllocationName, GangPlan, GangTopologyMode, UnboundMember};
+use crate::gang::{AllocationName, GangPlan, GangTopologyMode, UnboundMember, WantedMembers};
 use crate::inventory::{NodeId, Revision, Row};
 use crate::rules;
 use crate::scheduler::claims::Outdated;
@@ -186,7 +186,7 @@ impl Scheduler {
     /// Parks the gang: its remaining members fit nowhere until resources are freed.
     fn park_gang(&mut self, agent: usize, task: &GangTask, plan: &GangPlan, seen: Revision, now: Duration) {
         let name = &task.name;
-        let why: Arc<str> = lacking_message(task, plan).into();
+        let why: Arc<str> = lacking_message(name, &task.wanted, plan).into();
         self.gangs.set_state(name, GangState::Parked(seen));
         for member in &task.wanted.members {
             self.offer_quota_again(member.holding.quota.as_ref());
@@ -208,9 +208,7 @@ impl Scheduler {
 
 /// Returns the message for members: kube-scheduler's text about the first unplaced one, and the consequence for the
 /// gang.
-fn lacking_message(task: &GangTask, plan: &GangPlan) -> String {
-    let wanted = &task.wanted;
-    let name = &task.name;
+pub(super) fn lacking_message(name: &AllocationName, wanted: &WantedMembers, plan: &GangPlan) -> String {
     let nowhere = plan.lacking.as_ref().is_none_or(|lacking| lacking.diagnosis.nodes() == 0);
     let mut text = match &plan.lacking {
         _ if nowhere && wanted.topology.is_some() => {
