@@ -186,10 +186,14 @@ impl DemoWorkload {
     pub fn check(&self) -> Result<(), String> {
         let &DemoWorkload { nodes, pods, .. } = self;
         if nodes < NODES_MIN {
-            return Err(format!("--nodes {nodes} is too few: every kind of node needs at least {NODES_MIN}"));
+            return Err(format!(
+                "--nodes {nodes} is too few: give at least {NODES_MIN}, so that there are nodes of every kind"
+            ));
         }
         if pods < PODS_MIN {
-            return Err(format!("--pods {pods} is too few: every class needs at least {PODS_MIN}"));
+            return Err(format!(
+                "--pods {pods} is too few: give at least {PODS_MIN}, so that there are pods of every class"
+            ));
         }
         if pods > nodes * PODS_PER_NODE_MAX {
             return Err(format!(

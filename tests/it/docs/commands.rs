@@ -287,7 +287,7 @@ const COVERED: &[Document] = &[
                 "kubectl delete crds allocations.berth.dev allocationpolicies.berth.dev quotas.berth.dev servicescalers.berth.dev",
                 "kubectl's own; tests/it/chart/releases.rs compares the names",
             ),
-            ("kubectl -n berth-system delete lease berth", KUBECTL),
+            ("kubectl -n berth-system delete lease berth --ignore-not-found", KUBECTL),
             ("kubectl -n berth-system delete secrets berth-tls berth-webhooks --ignore-not-found", KUBECTL),
             ("kubectl delete namespace berth-system", KUBECTL),
         ],
