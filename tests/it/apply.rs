@@ -1,8 +1,10 @@
 //! Recommendations applied to pods, by berth on a real API server with the VPA CRDs. There is no kubelet: the tests
 //! write a kubelet's reports about resizes.
 
+mod boost;
 mod scaled;
 mod updater;
+mod validation;
 mod webhook;
 
 use std::time::Duration;

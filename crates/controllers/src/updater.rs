@@ -145,7 +145,7 @@ impl Updater {
         Ok(apply.rules(has_webhook, Timestamp::now().as_second()))
     }
 
-    /// Returns the namespaces with VPAs that update pods.
+    /// Returns the namespaces with VPAs that update pods, and with pods whose boost ends.
     fn namespaces(&self) -> Result<BTreeSet<Arc<str>>, String> {
         let index = self.watches.index.read();
         if !index.is_complete() {
@@ -156,20 +156,28 @@ impl Updater {
                 && vpa.status.recommendation.as_ref().is_some_and(|all| !all.is_empty())
                 && self.config.covers(&vpa.namespace)
         };
-        Ok(index.vpas().filter(updates).map(|vpa| vpa.namespace.clone()).collect())
+        let mut namespaces = self.watches.pods.boosted_namespaces();
+        namespaces.retain(|namespace| self.config.covers(namespace));
+        namespaces.extend(index.vpas().filter(updates).map(|vpa| vpa.namespace.clone()));
+        Ok(namespaces)
     }
 
-    /// Returns the VPAs of a namespace that update pods, with their pods.
+    /// Returns the VPAs of a namespace that update pods, with their pods. A boost ends whatever became of its VPA.
     fn groups(&self, namespace: &Arc<str>) -> Vec<Group> {
         let index = self.watches.index.read();
         let mut groups: BTreeMap<Arc<str>, Group> = BTreeMap::new();
+        // No mode updates nothing.
+        let without_vpa = Arc::new(Vpa { namespace: namespace.clone(), ..Vpa::default() });
         for live in self.watches.pods.of(namespace) {
-            let Some(governed) = index.govern(&live.pod).filter(|it| it.mode.updates()) else { continue };
-            let group = groups.entry(governed.vpa.name.clone()).or_insert_with(|| Group {
-                vpa: governed.vpa,
-                ranges: governed.ranges,
-                pods: Vec::new(),
-            });
+            let is_boosted = !live.pod.boosts.is_empty();
+            let governed = index.govern(&live.pod).filter(|it| it.mode.updates() || is_boosted);
+            let (vpa, ranges) = match governed {
+                Some(governed) => (governed.vpa, governed.ranges),
+                None if is_boosted => (without_vpa.clone(), index.ranges(namespace)),
+                None => continue,
+            };
+            let group =
+                groups.entry(vpa.name.clone()).or_insert_with(|| Group { vpa, ranges, pods: Vec::new() });
             group.pods.push(live.pod.clone());
         }
         groups.into_values().collect()
@@ -249,7 +257,11 @@ impl Updater {
                 tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "resized a pod in place");
                 self.metrics.update("resized");
                 round.resized(candidate);
-                self.resizer.writer.write_event(PodEvent::resized(id(pod), &vpa.name)).await;
+                let event = match candidate.ends_boost {
+                    true => PodEvent::boost_ended(id(pod)),
+                    false => PodEvent::resized(id(pod), &vpa.name),
+                };
+                self.resizer.writer.write_event(event).await;
                 (UpdateStep::Resize, None)
             }
             Resized::Gone => {

@@ -19,7 +19,8 @@ use berth_model::{Quantity, QuantityError};
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub struct LeanPod {
     /// Only name, namespace, uid, resource version, generation, labels, the controller, the two timestamps, and the annotations
-    /// `safe-to-evict` and [`OBSERVED`](berth_rightsizing::apply::patch::OBSERVED).
+    /// `safe-to-evict`, [`OBSERVED`](berth_rightsizing::apply::patch::OBSERVED) and
+    /// [`ANNOTATION`](berth_rightsizing::apply::boost::ANNOTATION).
     #[serde(deserialize_with = "lean_meta")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "nullable")]
@@ -331,6 +332,8 @@ pub(super) struct LeanConditions {
     pub scheduled: Option<LeanScheduled>,
     /// `Ready` is true.
     pub ready: bool,
+    /// Time of the last transition of `Ready`.
+    pub ready_changed: Option<String>,
     /// `PodResizePending` with reason `Infeasible`.
     pub resize_infeasible: bool,
     /// The reason of `PodResizePending`, if it is true.

@@ -1,7 +1,7 @@
 //! Store of the pods that are not finished, for the rooms that size pods. The scheduler's watch fills it, so that none of them
 //! lists pods.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -71,6 +71,13 @@ impl LivePods {
         let mut pods = self.of(namespace);
         pods.retain(|live| live.matches(selector));
         pods
+    }
+
+    /// Returns the namespaces of pods that got more CPU for their start.
+    pub fn boosted_namespaces(&self) -> BTreeSet<Arc<str>> {
+        let pods = self.0.pods.read();
+        let boosted = |pods: &ByName| pods.values().any(|live| !live.pod.boosts.is_empty());
+        pods.iter().filter(|(_, pods)| boosted(pods)).map(|(namespace, _)| namespace.clone()).collect()
     }
 
     pub(crate) fn covers(&self, namespace: &str) -> bool {

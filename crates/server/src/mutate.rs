@@ -21,7 +21,7 @@ use berth_config as config;
 use berth_kube_io::apply::NewPod;
 use berth_kube_io::read_new_pod;
 use berth_model::PodAffinity;
-use berth_rightsizing::apply::{Hold, SizedPod, SizingIndex, affinity, changes, patch};
+use berth_rightsizing::apply::{Hold, SizedPod, SizingIndex, affinity, boost, patch};
 use berth_scheduler::hints::Hints;
 
 /// Path of the webhook.
@@ -120,8 +120,10 @@ impl Mutate {
             index.size_new(pod)
         };
         let Some(governed) = governed else { return Outcome::Unchanged("no_vpa") };
-        match changes(pod, &governed.vpa, &governed.ranges) {
-            Ok(changes) => Outcome::Patched(patch::at_creation(pod, &governed.vpa.name, &changes)),
+        match boost::at_creation(pod, &governed.vpa, &governed.ranges) {
+            Ok((changes, boosts)) => {
+                Outcome::Patched(patch::at_creation(pod, &governed.vpa.name, &changes, &boosts))
+            }
             Err(why) => {
                 if why != Hold::NoRecommendation {
                     tracing::debug!(namespace = %pod.namespace, vpa = %governed.vpa.name, why = why.why(), "pod left unchanged");

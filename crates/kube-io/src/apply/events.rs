@@ -22,6 +22,12 @@ impl<'a> PodEvent<'a> {
         PodEvent { pod, reason: "InPlaceResizedByVPA", note, is_warning: false }
     }
 
+    pub fn boost_ended(pod: PodId<'a>) -> Self {
+        let note =
+            "Pod was resized in place: it has started, and gives back the CPU that it got for it".to_owned();
+        PodEvent { pod, reason: "StartupBoostEnded", note, is_warning: false }
+    }
+
     pub fn evicted(pod: PodId<'a>, vpa: &str) -> Self {
         let note = format!("Pod was evicted to apply what VerticalPodAutoscaler {vpa} recommends");
         PodEvent { pod, reason: "EvictedByVPA", note, is_warning: false }

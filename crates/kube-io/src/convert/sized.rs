@@ -9,6 +9,7 @@ use crate::lean::{
     ResourceList,
 };
 use berth_model::{PerResource, Quantity};
+use berth_rightsizing::apply::boost;
 use berth_rightsizing::apply::patch::OBSERVED;
 use berth_rightsizing::apply::pod::Has;
 use berth_rightsizing::apply::{Resize, Resources, SizedContainer, SizedPod};
@@ -30,12 +31,23 @@ impl LeanPod {
         let text = |text: &Option<String>| Arc::from(text.as_deref().unwrap_or_default());
         let observed = metadata.annotations.as_ref().and_then(|all| all.get(OBSERVED));
         let names = |text: &String| text.split(',').map(|name| name.trim().to_owned()).collect();
+        let statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
         let mut statuses: BTreeMap<&str, &LeanContainerStatus> =
-            status.container_statuses.iter().map(|status| (&*status.name, status)).collect();
+            statuses.map(|status| (&*status.name, status)).collect();
         let mut container = |container: &LeanContainer| match statuses.remove(&*container.name) {
             Some(status) => sized_container(container, status),
             None => sized_container(container, &LeanContainerStatus::default()),
         };
+        let mut containers: Vec<SizedContainer> = spec.containers.iter().map(&mut container).collect();
+        let mut init_containers = Vec::new();
+        for (index, init) in spec.init_containers.iter().enumerate() {
+            match init.restart_policy.as_deref() {
+                Some("Always") => {
+                    containers.push(SizedContainer { sidecar: Some(index), ..container(init) });
+                }
+                _ => init_containers.push(init.resources.as_ref().map(resources).unwrap_or_default()),
+            }
+        }
         SizedPod {
             namespace: text(&metadata.namespace),
             name: text(&metadata.name),
@@ -50,15 +62,20 @@ impl LeanPod {
             started: status.start_time.as_deref().and_then(|text| time::from_text(text).ok()),
             is_pending: status.phase.as_deref() != Some("Running"),
             is_ready: status.conditions.ready,
+            ready_since: (status.conditions.ready_changed.as_deref())
+                .filter(|_| status.conditions.ready)
+                .and_then(|text| time::from_text(text).ok()),
+            boosts: (metadata.annotations.as_ref())
+                .and_then(|all| all.get(boost::ANNOTATION))
+                .map(|text| boost::read(text))
+                .unwrap_or_default(),
             is_deleting: metadata.deletion_timestamp.is_some(),
             has_annotations: metadata.annotations.is_some(),
             observed: observed.map(names),
             is_sized_as_a_whole: spec.resources.as_ref().map(resources).unwrap_or_default()
                 != Resources::default(),
-            init_containers: (spec.init_containers.iter())
-                .map(|it| it.resources.as_ref().map(resources).unwrap_or_default())
-                .collect(),
-            containers: spec.containers.iter().map(&mut container).collect(),
+            init_containers,
+            containers,
             resize: resize(&status.conditions),
         }
     }
@@ -72,6 +89,7 @@ fn sized_container(container: &LeanContainer, status: &LeanContainerStatus) -> S
     let wanted = container.resources.as_ref();
     SizedContainer {
         name: container.name.clone(),
+        sidecar: None,
         wanted: wanted.map(resources).unwrap_or_default(),
         actual: status.resources.as_ref().map(resources),
         has: Has {
@@ -214,6 +232,44 @@ mod tests {
         for bad in ["7", r#"{"spec":{"containers":"none"}}"#] {
             assert!(read_new_pod(bad, "shop").is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn sidecars_are_containers_other_init_containers_are_not_and_boosts_are_read() {
+        let request = |cpu: &str| json!({"requests": {"cpu": cpu}});
+        let pod = read(
+            &json!({
+                "metadata": {
+                    "name": "web",
+                    "annotations": {boost::ANNOTATION: r#"{"app":{"milliCpu":400,"request":200,"seconds":5}}"#},
+                },
+                "spec": {
+                    "initContainers": [
+                        {"name": "migrate", "resources": request("2")},
+                        {"name": "proxy", "restartPolicy": "Always", "resources": request("1")},
+                    ],
+                    "containers": [{"name": "app"}],
+                },
+                "status": {"conditions": [
+                    {"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:20Z"},
+                ], "initContainerStatuses": [{
+                    "name": "proxy", "resources": request("500m"),
+                    "lastState": {"terminated": {"reason": "OOMKilled", "startedAt": "1970-01-01T00:00:03Z",
+                        "finishedAt": "1970-01-01T00:00:13Z"}},
+                }]},
+            })
+            .to_string(),
+        );
+        let [app, proxy] = &pod.containers[..] else { panic!("{pod:?}") };
+        assert_eq!((&*app.name, app.sidecar, &*proxy.name, proxy.sidecar), ("app", None, "proxy", Some(1)));
+        assert_eq!((proxy.requests().cpu, proxy.oom_killed), (500, Some(13_000_000_000)));
+        assert_eq!(
+            (pod.path(0), pod.path(1)),
+            ("/spec/containers/0".into(), "/spec/initContainers/1".into())
+        );
+        assert_eq!((pod.boosts["app"].milli_cpu, pod.ready_since), (400, Some(20_000_000_000)));
+        let [migrate] = &pod.init_containers[..] else { panic!("{pod:?}") };
+        assert_eq!(migrate.requests.cpu, Some(2_000));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::{
 
 use super::{LeanConditions, LeanDisk, LeanScheduled, LeanVolume, LeanVolumeSource, ResourceList};
 use berth_model::{Quantity, QuantityError};
+use berth_rightsizing::apply::boost;
 use berth_rightsizing::apply::patch::OBSERVED;
 
 /// `null` is what it would be if it were absent: Go writes `null` for empty lists and maps.
@@ -24,7 +25,8 @@ where
 /// Annotation of cluster-autoscaler.
 pub(crate) const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
-/// Reads metadata. Annotations are `Some` if the object has any, with only [`SAFE_TO_EVICT`] and [`OBSERVED`].
+/// Reads metadata. Annotations are `Some` if the object has any, with only [`SAFE_TO_EVICT`],
+/// [`OBSERVED`] and [`boost::ANNOTATION`].
 pub(crate) fn lean_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -47,6 +49,8 @@ pub(crate) fn lean_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ob
         safe_to_evict: Option<serde_json::Value>,
         #[serde(rename = "vpaObservedContainers")]
         observed: Option<serde_json::Value>,
+        #[serde(rename = "berth.dev/startup-boost")]
+        boosts: Option<serde_json::Value>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -68,8 +72,9 @@ pub(crate) fn lean_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ob
         controller: Some(true),
         ..OwnerReference::default()
     });
-    let annotations = meta.annotations.map(|Annotations { safe_to_evict, observed }| {
-        let read = [(SAFE_TO_EVICT, safe_to_evict), (OBSERVED, observed)].into_iter();
+    let annotations = meta.annotations.map(|Annotations { safe_to_evict, observed, boosts }| {
+        let read =
+            [(SAFE_TO_EVICT, safe_to_evict), (OBSERVED, observed), (boost::ANNOTATION, boosts)].into_iter();
         read.filter_map(|(name, value)| Some((name.to_owned(), value?.as_str()?.to_owned()))).collect()
     });
     Ok(ObjectMeta {
@@ -192,6 +197,8 @@ impl<'de> Deserialize<'de> for LeanConditions {
             reason: Option<Text<'a>>,
             #[serde(borrow)]
             message: Option<Text<'a>>,
+            #[serde(borrow, rename = "lastTransitionTime")]
+            changed: Option<Text<'a>>,
         }
         fn owned(text: Option<Text>) -> String {
             text.map_or_else(String::new, |text| text.0.into_owned())
@@ -219,7 +226,10 @@ impl<'de> Deserialize<'de> for LeanConditions {
                                 message: owned(condition.message),
                             });
                         }
-                        "Ready" => found.ready = condition.status.is_some_and(is_true),
+                        "Ready" => {
+                            found.ready = condition.status.is_some_and(is_true);
+                            found.ready_changed = condition.changed.map(|at| at.0.into_owned());
+                        }
                         "PodResizePending" => {
                             found.resize_infeasible =
                                 condition.reason.as_ref().is_some_and(|why| why.0 == "Infeasible");

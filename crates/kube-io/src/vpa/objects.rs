@@ -12,7 +12,8 @@ use berth_rightsizing::recommend::create::{self, CreationCandidate};
 use berth_rightsizing::recommend::method::Method;
 use berth_rightsizing::recommend::post::{AllowedRange, OptionalAmounts, Recommendation};
 use berth_rightsizing::recommend::{
-    self, ContainerPolicy, EvictionRequirement, OwnerRef, Status, Vpa, VpaCondition, time,
+    self, ContainerPolicy, CpuBoost, EvictionRequirement, OwnerRef, StartupBoost, Status, Vpa, VpaCondition,
+    time,
 };
 
 /// The label that names the creator of an object, and its value on berth's objects.
@@ -62,6 +63,25 @@ struct Spec {
     resource_policy: ResourcePolicy,
     #[serde(deserialize_with = "nullable")]
     recommenders: Vec<Named>,
+    #[serde(deserialize_with = "nullable")]
+    startup_boost: WireBoost,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WireBoost {
+    #[serde(deserialize_with = "nullable")]
+    cpu: WireCpuBoost,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct WireCpuBoost {
+    #[serde(rename = "type")]
+    kind: String,
+    factor: Option<i64>,
+    quantity: Value,
+    duration_seconds: Option<i64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -121,6 +141,8 @@ struct WirePolicy {
     oom_min_bump_up: Value,
     memory_aggregation_interval_seconds: Option<i64>,
     memory_aggregation_interval_count: Option<i64>,
+    #[serde(deserialize_with = "nullable")]
+    startup_boost: WireBoost,
 }
 
 #[derive(Default, Deserialize)]
@@ -205,6 +227,7 @@ pub fn read_vpa(json: &str) -> Result<Vpa, String> {
             evict_after_oom_s: spec.update_policy.evict_after_oom_seconds,
         },
         update_mode: spec.update_policy.update_mode.unwrap_or_else(|| "Recreate".to_owned()),
+        startup_boost: startup_boost(&spec.startup_boost),
         policies: spec.resource_policy.container_policies.into_iter().map(policy).collect(),
         status: Status {
             recommendation: status.recommendation.map(|wire| {
@@ -237,7 +260,19 @@ fn policy(wire: WirePolicy) -> ContainerPolicy {
         oom_min_bump: quantity(&wire.oom_min_bump_up).map(Quantity::value),
         interval_s: wire.memory_aggregation_interval_seconds,
         interval_count: wire.memory_aggregation_interval_count,
+        startup_boost: startup_boost(&wire.startup_boost),
     }
+}
+
+/// Returns the boost; an invalid one counts as unset.
+fn startup_boost(wire: &WireBoost) -> Option<StartupBoost> {
+    let WireCpuBoost { kind, factor, quantity: added, duration_seconds } = &wire.cpu;
+    let cpu = match kind.as_str() {
+        "Factor" => CpuBoost::Factor(factor.filter(|factor| *factor >= 1)?),
+        "Quantity" => CpuBoost::Added(quantity(added).map(Quantity::milli_value).filter(|more| *more >= 0)?),
+        _ => return None,
+    };
+    Some(StartupBoost { cpu, seconds: duration_seconds.unwrap_or(0).max(0) })
 }
 
 /// Parses a quantity, which may be a JSON number.

@@ -19,6 +19,8 @@ pub enum Hold {
     Budget,
     /// The VPA's `evictionRequirements` are not met.
     Requirements,
+    /// The pod has more CPU for its start.
+    StartupBoost,
     /// The pod is not running yet.
     Pending,
     /// The kubelet has deferred the resize, or is working on it.
@@ -48,7 +50,7 @@ pub enum Hold {
 }
 
 impl Hold {
-    pub const ALL: [Hold; 21] = [
+    pub const ALL: [Hold; 22] = [
         Hold::NoRecommendation,
         Hold::PodLevelResources,
         Hold::LimitRange,
@@ -57,6 +59,7 @@ impl Hold {
         Hold::UnknownReplicas,
         Hold::Budget,
         Hold::Requirements,
+        Hold::StartupBoost,
         Hold::Pending,
         Hold::Resizing,
         Hold::Infeasible,
@@ -74,8 +77,11 @@ impl Hold {
 
     /// Returns whether the reason goes away soon by itself, and needs no event.
     pub fn passes(self) -> bool {
-        use Hold::{Asked, Budget, EvictionRate, JustResized, OutsideWindows, Pending, Resizing};
-        matches!(self, Budget | Pending | Resizing | Asked | JustResized | EvictionRate | OutsideWindows)
+        use Hold::{
+            Asked, Budget, EvictionRate, JustResized, OutsideWindows, Pending, Resizing, StartupBoost,
+        };
+        let is_about_the_pod = matches!(self, Pending | Resizing | Asked | JustResized | StartupBoost);
+        is_about_the_pod || matches!(self, Budget | EvictionRate | OutsideWindows)
     }
 
     /// Returns the label value for metrics.
@@ -89,6 +95,7 @@ impl Hold {
             Hold::UnknownReplicas => "unknown_replicas",
             Hold::Budget => "budget",
             Hold::Requirements => "eviction_requirements",
+            Hold::StartupBoost => "startup_boost",
             Hold::Pending => "pending",
             Hold::Resizing => "resizing",
             Hold::Infeasible => "infeasible",
@@ -118,6 +125,7 @@ impl Hold {
             Hold::UnknownReplicas => "the desired number of pods of its controller is unknown",
             Hold::Budget => "its controller has the maximum number of disturbed pods",
             Hold::Requirements => "the VPA's evictionRequirements are not met",
+            Hold::StartupBoost => "it has more CPU for its start",
             Hold::Pending => "it is not running yet",
             Hold::Resizing => "its kubelet has not finished the previous resize",
             Hold::Infeasible => {

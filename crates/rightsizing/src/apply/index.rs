@@ -188,12 +188,13 @@ impl Sizing {
         Some(vpa)
     }
 
-    /// Returns the oldest object that is not off, for the topmost targeted owner in the chain.
+    /// Returns the oldest object that is not off or boosts starts, for the topmost targeted owner in the chain.
     fn of(&self, chain: &[OwnerRef], namespace: &Arc<str>) -> Option<Arc<Vpa>> {
         chain.iter().rev().find_map(|owner| {
             let targeting = self.targeting.get(&owner.workload(namespace))?;
             let on = |(_, name): &(UnixNanos, NamespacedName)| {
-                self.objects.get(name).filter(|vpa| Mode::of(&vpa.update_mode) != Mode::Off)
+                let is_on = |vpa: &&Arc<Vpa>| Mode::of(&vpa.update_mode) != Mode::Off || vpa.boosts_starts();
+                self.objects.get(name).filter(is_on)
             };
             targeting.iter().find_map(on).cloned()
         })

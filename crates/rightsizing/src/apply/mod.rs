@@ -1,12 +1,13 @@
 //! Applying recommendations to new pods and to running pods.
 //!
-//! `change.rs`, `limit_range.rs` and `patch.rs` compute a pod's new requests and limits; `update.rs`, `budget.rs`
+//! `change.rs`, `boost.rs`, `limit_range.rs` and `patch.rs` compute a pod's new requests and limits; `update.rs`, `budget.rs`
 //! and `in_place.rs` decide which pods may be updated now; `index.rs` indexes VPAs, workloads and LimitRanges. Upstream: `pkg/admission-controller` and `pkg/updater` of the Vertical Pod Autoscaler.
 //!
 //! In case of doubt nothing is done, and [`Hold`] gives the reason.
 //! May not know: kube, tokio, clocks, the scheduler.
 
 pub mod affinity;
+pub mod boost;
 pub mod budget;
 pub mod change;
 pub mod hold;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::boost::Boosts;
 use crate::recommend::{OptionalAmounts, OwnerRef, UnixNanos};
 use berth_model::{NodeSize, PerResource};
 
@@ -28,14 +29,19 @@ pub struct SizedPod {
     pub started: Option<UnixNanos>,
     pub is_pending: bool,
     pub is_ready: bool,
+    /// Time since which it has been ready.
+    pub ready_since: Option<UnixNanos>,
     pub is_deleting: bool,
     pub has_annotations: bool,
     /// Containers seen by a webhook, from its annotation; `None`: no annotation.
     pub observed: Option<Vec<String>>,
+    /// More CPU that it got for its start.
+    pub boosts: Boosts,
     /// Whether it has CPU or memory in `spec.resources`.
     pub is_sized_as_a_whole: bool,
+    /// The containers in their order, then the sidecars.
     pub containers: Vec<SizedContainer>,
-    /// Only used for the QoS class.
+    /// Those that are not sidecars. Only used for the QoS class.
     pub init_containers: Vec<Resources>,
     /// `None`: no resize is in progress.
     pub resize: Option<Resize>,
@@ -44,6 +50,8 @@ pub struct SizedPod {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SizedContainer {
     pub name: String,
+    /// Index among the init containers, if it is a sidecar: an init container that always restarts.
+    pub sidecar: Option<usize>,
     pub wanted: Resources,
     /// Actual resources from its status; `None`: not reported.
     pub actual: Option<Resources>,
@@ -93,6 +101,14 @@ impl SizedContainer {
 }
 
 impl SizedPod {
+    /// Returns the path of a container's object in the pod, by its index in `containers`, as in a JSON patch.
+    pub fn path(&self, container: usize) -> String {
+        match self.containers.get(container).and_then(|it| it.sidecar) {
+            Some(index) => format!("/spec/initContainers/{index}"),
+            None => format!("/spec/containers/{container}"),
+        }
+    }
+
     /// Returns whether the container was seen by the webhook, or the pod was seen by none.
     pub fn is_observed(&self, container: &str) -> bool {
         self.observed.as_ref().is_none_or(|names| names.iter().any(|name| name == container))

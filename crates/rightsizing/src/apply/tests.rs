@@ -1,5 +1,6 @@
 //! Pods and VPAs for tests, and the decisions for them.
 
+mod boost;
 mod change;
 mod index;
 mod update;

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::boost::{self, BoostState};
 use super::budget::Budget;
 use super::change::{changes, recommended};
 use super::hold::Hold;
@@ -76,6 +77,8 @@ pub struct UpdateCandidate {
     pub difference: SizeDifference,
     /// Whether it is OOM-killed repeatedly.
     pub is_urgent: bool,
+    /// Whether the changes only take back what it got for its start.
+    pub ends_boost: bool,
     pub changes: Vec<SizeChange>,
 }
 
@@ -132,14 +135,37 @@ impl<'a> Round<'a> {
     /// updated but cannot be, with the reason.
     pub fn candidates(&self) -> (Vec<UpdateCandidate>, Vec<(usize, Hold)>) {
         let (mut candidates, mut held) = (Vec::new(), Vec::new());
-        if !self.mode.updates() {
-            return (candidates, held);
-        }
         for (index, pod) in self.pods.iter().enumerate().filter(|(_, pod)| !pod.is_deleting) {
+            match boost::state(pod, self.vpa, self.ranges, self.now) {
+                BoostState::Over if self.mode.updates() => {}
+                BoostState::Over => continue,
+                BoostState::Lasts => {
+                    held.push((index, Hold::StartupBoost));
+                    continue;
+                }
+                BoostState::Ends(changes) => {
+                    let difference = SizeDifference::default();
+                    candidates.push(UpdateCandidate {
+                        pod: index,
+                        difference,
+                        is_urgent: false,
+                        ends_boost: true,
+                        changes,
+                    });
+                    continue;
+                }
+            }
             let Some((difference, is_urgent)) = self.is_due(pod) else { continue };
             match changes(pod, self.vpa, self.ranges) {
                 Ok(changes) => {
-                    candidates.push(UpdateCandidate { pod: index, difference, is_urgent, changes })
+                    let ends_boost = false;
+                    candidates.push(UpdateCandidate {
+                        pod: index,
+                        difference,
+                        is_urgent,
+                        ends_boost,
+                        changes,
+                    })
                 }
                 Err(why) => held.push((index, why)),
             }
@@ -156,7 +182,10 @@ impl<'a> Round<'a> {
     /// Returns the controllers of candidates whose desired number of pods is needed and unknown.
     pub fn unknown_replicas(&self) -> BTreeSet<OwnerRef> {
         let (candidates, _) = self.candidates();
-        let owners = candidates.iter().filter_map(|candidate| self.pods[candidate.pod].owner.as_ref());
+        let owners = candidates
+            .iter()
+            .filter(|candidate| !candidate.ends_boost)
+            .filter_map(|candidate| self.pods[candidate.pod].owner.as_ref());
         owners.filter(|owner| self.groups.get(owner) == Some(&Err(Hold::UnknownReplicas))).cloned().collect()
     }
 
@@ -192,6 +221,9 @@ impl<'a> Round<'a> {
     pub fn step(&mut self, candidate: &UpdateCandidate) -> UpdateStep {
         let pods = self.pods;
         let pod = &pods[candidate.pod];
+        if candidate.ends_boost {
+            return self.end_boost(candidate);
+        }
         if let Err(why) = self.budget(pod) {
             return UpdateStep::Hold(why);
         }
@@ -226,11 +258,25 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// Returns the action that takes back what the pod got for its start: it restarts nothing, and needs no budget.
+    fn end_boost(&mut self, candidate: &UpdateCandidate) -> UpdateStep {
+        let (pods, now) = (self.pods, self.now);
+        let pod = &pods[candidate.pod];
+        let asked = self.memory.pod(&pod.uid).asked;
+        if asked.is_some_and(|asked| now.saturating_sub(asked) < in_place::REST) {
+            return UpdateStep::Hold(Hold::JustResized);
+        }
+        match qos::is_kept(pod, &candidate.changes) {
+            true => UpdateStep::Resize,
+            false => UpdateStep::Hold(Hold::QosClass),
+        }
+    }
+
     /// Returns the action when the node has no room for the resize. No request was sent.
     pub fn without_room(&mut self, candidate: &UpdateCandidate) -> UpdateStep {
         let (pods, now) = (self.pods, self.now);
         let since = *self.memory.pod(&pods[candidate.pod].uid).without_room.get_or_insert(now);
-        match now.saturating_sub(since) > DEFERRED_MAX {
+        match now.saturating_sub(since) > DEFERRED_MAX && !candidate.ends_boost {
             true => self.instead(candidate, Hold::NodeRoom),
             false => UpdateStep::Hold(Hold::NodeRoom),
         }
@@ -239,13 +285,18 @@ impl<'a> Round<'a> {
     /// Returns the action when the API server refused the resize.
     pub fn refused(&mut self, candidate: &UpdateCandidate) -> UpdateStep {
         self.note_requested(candidate);
-        self.instead(candidate, Hold::Refused)
+        match candidate.ends_boost {
+            true => UpdateStep::Hold(Hold::Refused),
+            false => self.instead(candidate, Hold::Refused),
+        }
     }
 
     /// Records that the pod's resize was accepted.
     pub fn resized(&mut self, candidate: &UpdateCandidate) {
         self.note_requested(candidate);
-        self.note_disturbed(candidate);
+        if !candidate.ends_boost {
+            self.note_disturbed(candidate);
+        }
     }
 
     /// Records that the pod was evicted.

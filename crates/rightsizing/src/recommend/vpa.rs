@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::amount::Amount;
+use super::amount::{AMOUNT_MAX, Amount};
 use super::container::MemoryRules;
 use super::estimate::{self, Controlled};
 use super::method::{Method, UnknownMethod};
@@ -45,6 +45,8 @@ pub struct Vpa {
     /// Changes with every change of the object.
     pub resource_version: String,
     pub policies: Vec<ContainerPolicy>,
+    /// For containers whose policy has none.
+    pub startup_boost: Option<StartupBoost>,
     /// Containers that get whole cores, from an annotation.
     pub integer_cpu: Vec<String>,
     /// Estimator selected by an annotation; `None`: that of the Vertical Pod Autoscaler.
@@ -98,6 +100,35 @@ pub struct ContainerPolicy {
     pub oom_min_bump: Option<Amount>,
     pub interval_s: Option<i64>,
     pub interval_count: Option<i64>,
+    pub startup_boost: Option<StartupBoost>,
+}
+
+/// More CPU for a container while it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartupBoost {
+    pub cpu: CpuBoost,
+    /// Time for which it lasts after the pod became ready.
+    pub seconds: i64,
+}
+
+/// How much more CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CpuBoost {
+    /// Times this.
+    Factor(i64),
+    /// Millicores more.
+    Added(Amount),
+}
+
+impl CpuBoost {
+    /// Returns the boosted amount, in millicores.
+    pub fn applied_to(self, milli_cpu: Amount) -> Amount {
+        let boosted = match self {
+            CpuBoost::Factor(factor) => milli_cpu.saturating_mul(factor),
+            CpuBoost::Added(more) => milli_cpu.saturating_add(more),
+        };
+        boosted.clamp(0, AMOUNT_MAX)
+    }
 }
 
 impl OwnerRef {
@@ -155,6 +186,20 @@ impl Vpa {
     pub fn controlled(&self, container: &str) -> Option<Controlled> {
         let Some(policy) = self.policy(container) else { return Some(estimate::BOTH) };
         (!policy.off).then(|| policy.controlled.unwrap_or(estimate::BOTH))
+    }
+
+    /// Returns the boost of a container for its start: that of its policy, else that of the VPA. None if its policy is
+    /// off.
+    pub fn startup_boost(&self, container: &str) -> Option<StartupBoost> {
+        match self.policy(container) {
+            Some(policy) if policy.off => None,
+            policy => policy.and_then(|policy| policy.startup_boost).or(self.startup_boost),
+        }
+    }
+
+    /// Returns whether some container may get a boost for its start.
+    pub fn boosts_starts(&self) -> bool {
+        self.startup_boost.is_some() || self.policies.iter().any(|policy| policy.startup_boost.is_some())
     }
 
     /// Returns the memory rules for a container, or `None` when its policy sets none. Invalid values count as

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::apply::boost::Boosts;
 use crate::apply::patch;
 use crate::recommend::{AllowedRange, ContainerPolicy};
 
@@ -32,6 +33,29 @@ fn limits_stay_when_only_requests_are_controlled_and_bound_them() {
     let changes = changes(&pod, &vpa, &Ranges::default()).unwrap();
     assert_eq!((changes[0].requests, changes[0].limits), (amounts(200, 40 * MI), OptionalAmounts::default()));
     assert_eq!(changes[0].notes, ["memory capped to container limit"]);
+}
+
+#[test]
+fn a_sidecar_gets_its_recommendation_among_the_init_containers() {
+    let sidecar = SizedContainer {
+        sidecar: Some(1),
+        ..container("proxy", amounts(100, None), OptionalAmounts::default())
+    };
+    let containers = vec![container("app", amounts(500, None), OptionalAmounts::default()), sidecar];
+    let vpa = vpa("Initial", vec![recommendation("proxy", amounts(300, None))]);
+    let pod = SizedPod { has_annotations: true, ..pod("p", containers) };
+    let changes = changes(&pod, &vpa, &Ranges::default()).expect("it changes");
+    assert_eq!(
+        Value::from(patch::at_creation(&pod, "web", &changes, &Boosts::new())),
+        json!([
+            {"op": "add", "path": "/spec/initContainers/1/resources/requests/cpu", "value": "300m"},
+            {"op": "add", "path": "/metadata/annotations/vpaUpdates",
+             "value": "Pod resources updated by web: init-container 1: cpu request"},
+            {"op": "add", "path": "/metadata/annotations/vpaObservedContainers", "value": "app, proxy"},
+        ])
+    );
+    let in_place = patch::in_place(&pod, &changes);
+    assert_eq!(in_place[1], json!({"op": "test", "path": "/spec/initContainers/1/name", "value": "proxy"}));
 }
 
 #[test]
@@ -190,7 +214,7 @@ fn a_pod_that_is_created_is_patched_and_annotated_as_by_upstream() {
         ]},
     });
     assert_eq!(
-        applied(object, &patch::at_creation(&pod, "web", &changes)),
+        applied(object, &patch::at_creation(&pod, "web", &changes, &Boosts::new())),
         json!({
             "metadata": {"name": "p", "annotations": {
                 "vpaUpdates": "Pod resources updated by web: container 0: cpu request, memory request, cpu limit; \
@@ -219,7 +243,8 @@ fn a_container_keeps_its_resource_claims() {
         "metadata": {"name": "p"}, "spec": {"containers": [{"name": "app", "resources": resources}]},
     });
     assert_eq!(
-        applied(object, &patch::at_creation(&pod, "web", &changes))["spec"]["containers"][0]["resources"],
+        applied(object, &patch::at_creation(&pod, "web", &changes, &Boosts::new()))["spec"]["containers"][0]
+            ["resources"],
         json!({"claims": [{"name": "gpu"}], "requests": {"cpu": "150m"}})
     );
 }

@@ -26,6 +26,7 @@ pub fn vpa(name: &str, created: i64, target: &str) -> Vpa {
         update: Default::default(),
         is_managed: false,
         resource_version: String::new(),
+        startup_boost: None,
         policies: Vec::new(),
         integer_cpu: Vec::new(),
         estimator: None,
