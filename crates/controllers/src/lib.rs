@@ -3,6 +3,7 @@
 //! May not know: the HTTP server and the command line.
 
 pub mod leadership;
+mod node_rooms;
 pub mod recommender;
 pub mod resizing;
 mod rounds;

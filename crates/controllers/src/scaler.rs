@@ -26,6 +26,7 @@ use anyhow::Result;
 use jiff::Timestamp;
 
 use super::leadership::Leadership;
+use super::node_rooms::NodeRoom;
 use super::resizing::Resizer;
 use super::rounds::{self, Rounds};
 use super::tasks::{Tasks, host_name};
@@ -71,6 +72,8 @@ struct ScalerContext {
     budget: Arc<RequestBudget>,
     watches: WatchStore,
     resizer: Arc<Resizer>,
+    /// For the largest node; `None`: larger ones may be added.
+    engine: Option<Engine>,
     /// For reads of all services, and for queries of services' own; `None`: usage comes from the metrics server.
     sources: Option<[PrometheusSource; 2]>,
     leadership: Leadership,
@@ -106,6 +109,7 @@ pub fn scale(
         api: Recommending::new(client.clone()),
         budget: Arc::new(RequestBudget::new()),
         watches: watches.clone(),
+        engine: config.recommender.cap_to_nodes.then(|| engine.clone()),
         resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(client, host_name()))),
         sources,
         leadership: leadership.clone(),
@@ -138,6 +142,8 @@ struct Scaler {
     remembered: BTreeMap<String, Remembered>,
     /// By uid of the ServiceScaler: namespace and labels of the pods of the services that are scaled.
     watched: BTreeMap<String, (Arc<str>, LabelSelector)>,
+    /// The nodes, as of this round.
+    rooms: Option<Vec<NodeRoom>>,
     /// Number of services by condition reason, in this round.
     standings: BTreeMap<&'static str, usize>,
     /// Checks of OOM kills until the next round.
@@ -194,6 +200,7 @@ impl Scaler {
             affinity,
             remembered: BTreeMap::new(),
             watched: BTreeMap::new(),
+            rooms: None,
             standings: BTreeMap::new(),
             checks_left: 0,
             context,

@@ -7,15 +7,14 @@ use futures::{StreamExt, stream};
 
 use super::world::{State, Target, World};
 use super::{Recommender, RecommenderContext};
+use crate::node_rooms::{NodeRoom, node_rooms, sizes};
 use berth_config::Storage;
 use berth_kube_io::vpa::{ApiError, status_patch};
-use berth_model::{Amounts, Node, NodeSize, PerResource, PodSpec};
 use berth_rightsizing::apply::index::VPAS_MAX;
 use berth_rightsizing::recommend::propose::propose;
 use berth_rightsizing::recommend::status::{condition, next};
 use berth_rightsizing::recommend::store::Workload;
 use berth_rightsizing::recommend::{Findings, Status, UnixNanos, Vpa};
-use berth_scheduler::rules::may_run_on;
 use berth_telemetry::VpaKind;
 
 /// Maximum number of VPAs of a namespace whose conditions alone are written in one round: whoever creates thousands must not fill the
@@ -26,7 +25,8 @@ const BEYOND_WRITTEN_MAX: usize = 100;
 
 impl Recommender {
     pub(super) async fn publish(&mut self, world: &World) {
-        let nodes = if self.context.config.cap_to_nodes { self.node_rooms() } else { Vec::new() };
+        let nodes =
+            if self.context.config.cap_to_nodes { node_rooms(&self.context.engine) } else { Vec::new() };
         let thresholds = self.context.config.thresholds();
         let now = super::now();
         let mut kinds: BTreeMap<VpaKind, usize> = BTreeMap::new();
@@ -84,13 +84,6 @@ impl Recommender {
             Some((Vpa::clone(vpa), vpa.status.clone(), status))
         };
         ours.filter_map(next).take(BEYOND_WRITTEN_MAX).collect()
-    }
-
-    /// Returns the nodes of the cluster, with what DaemonSets and static pods leave of them.
-    fn node_rooms(&self) -> Vec<NodeRoom> {
-        let nodes = self.context.engine.nodes();
-        let taken = self.context.engine.requested_by_daemons(&nodes);
-        nodes.into_iter().zip(&taken).map(|(node, taken)| NodeRoom::new(node, taken)).collect()
     }
 
     /// Returns the findings about a VPA; `None` if too little is known now.
@@ -166,36 +159,6 @@ async fn write(place: RecommenderContext, term: u64, vpa: Vpa, old: Status, stat
     }
 }
 
-/// Label of Karpenter's nodes.
-const KARPENTER_POOL: &str = "karpenter.sh/nodepool";
-
-/// A node, and what it has for pods that are not on every node.
-struct NodeRoom {
-    node: Arc<Node>,
-    size: NodeSize,
-}
-
-impl NodeRoom {
-    /// `taken`: requested by DaemonSets and static pods. A node of Karpenter has room for everything: it may be replaced by a larger
-    /// one.
-    fn new(node: Arc<Node>, taken: &Amounts) -> NodeRoom {
-        let size = match node.labels.get(KARPENTER_POOL) {
-            Some(_) => PerResource { cpu: i64::MAX, memory: i64::MAX },
-            None => PerResource {
-                cpu: node.allocatable.cpu_milli.saturating_sub(taken.cpu_milli),
-                memory: node.allocatable.memory.saturating_sub(taken.memory),
-            },
-        };
-        NodeRoom { node, size }
-    }
-}
-
-/// Returns the room of the nodes that a pod may run on; of all nodes if its spec is unknown.
-fn sizes<'a>(nodes: &'a [NodeRoom], spec: Option<&'a PodSpec>) -> impl Iterator<Item = NodeSize> + 'a {
-    let eligible = nodes.iter().filter(move |room| spec.is_none_or(|spec| may_run_on(spec, &room.node)));
-    eligible.map(|room| room.size)
-}
-
 fn kind(vpa: &Vpa, found: Option<&Findings>, status: &Status) -> VpaKind {
     let has = |kind: &str| status.conditions.iter().any(|it| it.kind == kind && it.status == "True");
     VpaKind {
@@ -203,36 +166,5 @@ fn kind(vpa: &Vpa, found: Option<&Findings>, status: &Status) -> VpaKind {
         has_recommendation: status.recommendation.is_some(),
         matches_pods: found.map_or(!has(condition::NO_PODS_MATCHED), |found| found.pods > 0),
         unsupported_config: has(condition::CONFIG_UNSUPPORTED),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use berth_rightsizing::recommend::room::room;
-
-    use super::*;
-
-    #[test]
-    fn where_karpenter_may_add_a_larger_node_no_node_is_a_limit() {
-        let node = |labels: &[(&'static str, &'static str)], cpu_milli| {
-            let allocatable = Amounts { cpu_milli, memory: 1, ..Amounts::default() };
-            let node = Node { labels: labels.iter().copied().collect(), allocatable, ..Node::default() };
-            NodeRoom::new(Arc::new(node), &Amounts::default())
-        };
-        let whole = PerResource { cpu: i64::MAX, memory: i64::MAX };
-        let plain = [node(&[], 1), node(&[("zone", "a")], 2)];
-        let expected = [1, 2].map(|cpu| PerResource { cpu, memory: 1 });
-        assert_eq!(sizes(&plain, None).collect::<Vec<_>>(), expected);
-        assert_eq!(room(sizes(&plain, None), whole).cpu, Some(2));
-        let mixed = [node(&[], 1), node(&[(KARPENTER_POOL, "spot")], 2)];
-        assert_eq!(room(sizes(&mixed, None), whole), PerResource::default());
-    }
-
-    #[test]
-    fn what_daemon_sets_request_is_no_room() {
-        let amounts = |cpu_milli, memory| Amounts { cpu_milli, memory, ..Amounts::default() };
-        let node = Node { allocatable: amounts(4_000, 100), ..Node::default() };
-        let room = NodeRoom::new(Arc::new(node), &amounts(300, 20));
-        assert_eq!(room.size, PerResource { cpu: 3_700, memory: 80 });
     }
 }

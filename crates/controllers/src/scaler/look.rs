@@ -12,6 +12,7 @@ use super::readings::{NO_PROMETHEUS, Reading};
 use berth_kube_io::VpasUnknown;
 use berth_kube_io::scaling::{Other, Query, ScaledService, WorkloadScale, sizing};
 use berth_kube_io::vpa::lists_of;
+use berth_model::PodSpec;
 use berth_prometheus::{ServiceName, filled};
 use berth_rightsizing::apply::SizedPod;
 use berth_rightsizing::recommend::OwnerRef;
@@ -21,6 +22,10 @@ use berth_rightsizing::scaling::{Measured, MeasuredKind, Vertical, Windows};
 pub(super) struct ServiceObservation {
     pub scale: WorkloadScale,
     pub pods: Vec<SizedPod>,
+    /// What one of the pods asks of nodes.
+    pub spec: Option<Arc<PodSpec>>,
+    /// Memory of the largest node that the pods may run on, in bytes; `None`: unknown, or of no interest.
+    pub largest_memory: Option<i64>,
     /// In the order of the plan. `None`: not measured.
     pub signals: Vec<Result<Option<Measured>, String>>,
     pub success: Result<Option<Measured>, String>,
@@ -88,9 +93,15 @@ impl Scaler {
                 scale.selector
             )));
         };
-        let pods = self.context.watches.pods.selected(&service.namespace, selector);
-        let pods = pods.iter().map(|live| live.pod.clone()).collect();
-        Ok(ServiceObservation { scale, pods, signals: Vec::new(), success: Ok(None) })
+        let live = self.context.watches.pods.selected(&service.namespace, selector);
+        Ok(ServiceObservation {
+            scale,
+            pods: live.iter().map(|live| live.pod.clone()).collect(),
+            spec: live.iter().find_map(|live| live.spec.clone()),
+            largest_memory: None,
+            signals: Vec::new(),
+            success: Ok(None),
+        })
     }
 
     /// Returns what to read for these services: of each kind, the namespaces that need it; and their own queries.

@@ -9,6 +9,7 @@ use super::act::Done;
 use super::look::ServiceObservation;
 use super::settle::{Remembered, Settled};
 use super::{InTheWay, SERVICES_MAX, SERVICES_OF_NAMESPACE_MAX, Scaler, ScalerContext};
+use crate::node_rooms::{node_rooms, sizes};
 use berth_crds::service_scaler::{ContainerStatus, HintStatus, ServiceScalerStatus};
 use berth_kube_io::conditions;
 use berth_kube_io::scaling::{ScaledService, ScalerChange, ScalingPlan};
@@ -101,6 +102,7 @@ impl Scaler {
         now: Timestamp,
     ) -> Vec<&'static str> {
         let usage_error = self.readings.usage_error(now.as_second());
+        self.rooms = None;
         let mut settling: Vec<Settling<'_>> = services
             .into_iter()
             .map(|observed| self.settle_service(observed, usage_error.as_deref(), now))
@@ -143,6 +145,12 @@ impl Scaler {
             })),
             (Ok(plan), Ok(others), Ok(mut look)) => {
                 self.measure(service, &mut look, now.as_second());
+                if let Some(engine) =
+                    self.context.engine.as_ref().filter(|_| remembered.needs_nodes(&look.pods))
+                {
+                    let rooms = self.rooms.get_or_insert_with(|| node_rooms(engine));
+                    look.largest_memory = sizes(rooms, look.spec.as_deref()).map(|room| room.memory).max();
+                }
                 let missing = missing(plan, &look, usage_error);
                 let windows = self.readings.windows.lock();
                 let settled = remembered.settle((service, plan), &look, &others, &windows, now);

@@ -172,6 +172,7 @@ impl Remembered {
         let had_no_room = self.no_room_s.is_some_and(|at| now_s.saturating_sub(at) <= NO_ROOM_S);
         let seen = Observation {
             replicas,
+            largest_memory: look.largest_memory,
             has_no_room: had_no_room || pods.iter().any(waits),
             ready: pods.iter().filter(|pod| pod.is_ready).count().try_into().unwrap_or(u32::MAX),
             containers: containers.collect(),
@@ -272,6 +273,11 @@ impl Remembered {
             let known = || self.killed.get(&(pod.uid.clone(), container.name.clone())).copied();
             container.oom_killed.is_some_and(|at| is_new_kill(at, known(), self.killed_until))
         })
+    }
+
+    /// Returns whether the largest node matters for the next decision. Kills are rare: nodes are looked at only then.
+    pub fn needs_nodes(&self, pods: &[SizedPod]) -> bool {
+        self.memory.memory_capped || pods.iter().any(|pod| self.has_new_kill(pod))
     }
 
     /// Returns the size of the container: the last decision for the resources that berth controls, else what

@@ -68,6 +68,8 @@ pub struct ScalerMemory {
     pub shares: LoadShares,
     /// Memory peaks by container.
     pub peaks: BTreeMap<String, Peaks>,
+    /// Whether memory would be more than any node has: the largest node is needed for the next decision.
+    pub memory_capped: bool,
     /// How long usage was observed, by container.
     pub observed: BTreeMap<String, ObservedSpans>,
     /// How long the signal was observed.
@@ -114,6 +116,7 @@ pub fn decide(
     memory.observed.retain(|name, _| exists(name));
     memory.peaks.values_mut().for_each(Peaks::limit);
     memory.without_the_future(now);
+    memory.memory_capped &= seen.largest_memory.is_none();
     memory.shares.note(now, seen.ready, settings.vertical.window_s);
     let mut round = Round {
         settings,
@@ -374,7 +377,15 @@ impl<'a> Round<'a> {
         };
         // Too little memory causes OOM kills: growth waits neither for the interval nor for the minimum difference.
         let room = if vertical.memory_room.is_finite() { vertical.memory_room.clamp(0.0, 10.0) } else { 0.0 };
-        let wanted = vertical.memory_bounds.clamp(scale(needed, 1.0 + room));
+        let mut wanted = vertical.memory_bounds.clamp(scale(needed, 1.0 + room));
+        if let Some(most) = self.most_memory(container).filter(|most| wanted > *most) {
+            wanted = vertical.memory_bounds.clamp(most.max(current));
+            self.memory.memory_capped = true;
+            self.explain(format_args!(
+                "memory of {} is not raised above {wanted}: no node that its pods may run on has more for it",
+                container.name
+            ));
+        }
         let grows = needed > current || scale(needed, 1.0 + room / 2.0) > current;
         let shrinks = due && wanted < current && differs(current, wanted, vertical);
         if wanted == current || !(grows && wanted > current || shrinks) {
@@ -396,6 +407,13 @@ impl<'a> Round<'a> {
         let (name, kills) = (&container.name, container.oom_kills);
         self.explain(format_args!("memory of {name} {current} -> {wanted}: {what}, {kills} kills"));
         wanted
+    }
+
+    /// Returns the memory that the largest node has for this container beside the others of a pod.
+    fn most_memory(&self, container: &Container) -> Option<i64> {
+        let others = self.seen.containers.iter().filter(|other| other.name != container.name);
+        let others = others.fold(0_i64, |sum, other| sum.saturating_add(other.size.memory_bytes.max(0)));
+        Some(self.seen.largest_memory?.saturating_sub(others).max(0))
     }
 
     fn cpu_size(

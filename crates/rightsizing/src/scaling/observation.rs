@@ -55,6 +55,9 @@ pub struct Observation {
     pub containers: Vec<Container>,
     /// Whether a pod could not grow lately, because its node has no room.
     pub has_no_room: bool,
+    /// Memory that the largest node its pods may run on has for one of them, in bytes. Needed after an OOM kill, and
+    /// while [`ScalerMemory::memory_capped`](super::coordinate::ScalerMemory) is set; `None`: unknown.
+    pub largest_memory: Option<i64>,
     /// Saturation signal, in the unit of its setpoint: larger is worse.
     pub signal: Option<Measured>,
     /// Why the signal may be too low, if it is that of some of several sources only: nothing shrinks then.

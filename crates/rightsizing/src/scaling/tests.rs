@@ -336,6 +336,40 @@ fn memory_stays_above_the_peak_of_the_day_and_shrinks_after_it() {
 }
 
 #[test]
+fn kills_without_end_give_no_more_than_the_largest_node_has() {
+    let mut bench = Bench::alone(500, 400);
+    let sidecar = Size { cpu_milli: 100, memory_bytes: 100 * MI };
+    bench.seen.containers.push(Container { name: "proxy".into(), size: sidecar, ..Container::default() });
+    bench.seen.largest_memory = Some(2_000 * MI);
+    let mut sizes = Vec::new();
+    for _ in 0..40 {
+        // It uses what it gets.
+        let size = (bench.size().memory_bytes / MI) as f64;
+        bench.uses(&[300.0], &[size]);
+        bench.seen.containers[0].oom_kills = 1;
+        bench.decide();
+        bench.seen.containers[1].size = sidecar;
+        sizes.push(bench.size().memory_bytes / MI);
+        bench.wait(15);
+    }
+    assert!(sizes.is_sorted() && sizes[1] > 600, "{sizes:?}");
+    assert_eq!(sizes.last(), Some(&1_900), "beside the sidecar");
+    let decision = bench.decide();
+    assert!(decision.reason.contains("no node that its pods may run on has more"), "{}", decision.reason);
+    // A larger node comes: it grows on.
+    bench.seen.largest_memory = Some(8_000 * MI);
+    bench.seen.containers[0].oom_kills = 1;
+    bench.decide();
+    assert!(bench.size().memory_bytes > 1_900 * MI && !bench.memory.memory_capped);
+    // Nor does a smaller one take anything away.
+    let before = bench.size();
+    bench.seen.largest_memory = Some(1_000 * MI);
+    bench.seen.containers[0].oom_kills = 1;
+    bench.decide();
+    assert_eq!(bench.size(), before);
+}
+
+#[test]
 fn a_kill_for_want_of_memory_gives_more_at_once_and_for_a_day() {
     let mut bench = Bench::new(2, 200, 200);
     bench.settings.vertical.memory_room = 0.0;

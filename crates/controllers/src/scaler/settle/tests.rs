@@ -135,6 +135,28 @@ fn a_kill_adds_memory_without_any_sample() {
 }
 
 #[test]
+fn nodes_are_looked_at_after_a_kill_and_while_they_limit_memory() {
+    let mut bench = Bench::new(1);
+    bench.round();
+    assert!(!bench.remembered.needs_nodes(&bench.pods));
+    let now = Timestamp::from_second(bench.now).unwrap();
+    bench.pods[0].containers[0].oom_killed = UnixNanos::try_from(now.as_nanosecond() + 1).ok();
+    assert!(bench.remembered.needs_nodes(&bench.pods));
+    let before = bench.pods[0].containers[0].wanted.requests.memory.unwrap();
+    bench.largest_memory = Some(before + (50 << 20));
+    bench.now += 5;
+    bench.round();
+    assert_eq!(bench.pods[0].containers[0].wanted.requests.memory, bench.largest_memory);
+    assert!(bench.remembered.needs_nodes(&bench.pods), "it would be more");
+    // A larger node comes.
+    bench.largest_memory = Some(64 << 30);
+    bench.use_cpu(1, 200.0);
+    bench.round();
+    assert!(bench.pods[0].containers[0].wanted.requests.memory > Some(before + (50 << 20)));
+    assert!(!bench.remembered.needs_nodes(&bench.pods));
+}
+
+#[test]
 fn growth_is_told_from_what_only_saves() {
     let grows = |before: Amount, decided: Amount| {
         let mut bench = Bench::new(1);
@@ -144,7 +166,14 @@ fn growth_is_told_from_what_only_saves() {
         let settled = bench.settle(1, None);
         assert_eq!(settled.resizes.len(), 1, "{}", settled.decision.reason);
         let scale = berth_kube_io::scaling::WorkloadScale::of(1);
-        settled.grows(&ServiceObservation { scale, pods, signals: Vec::new(), success: Ok(None) })
+        settled.grows(&ServiceObservation {
+            scale,
+            pods,
+            spec: None,
+            largest_memory: None,
+            signals: Vec::new(),
+            success: Ok(None),
+        })
     };
     assert!(grows(500, 800));
     assert!(!grows(900, 300));
@@ -182,6 +211,7 @@ struct Bench {
     windows: Windows,
     /// Usage of each pod, in bytes.
     memory: f64,
+    largest_memory: Option<i64>,
     now: i64,
 }
 
@@ -211,6 +241,7 @@ impl Bench {
             remembered: Remembered::default(),
             windows: Windows::new(std::time::Duration::from_secs(15)),
             memory: 930e6,
+            largest_memory: None,
             now: 1_700_000_000,
         }
     }
@@ -248,7 +279,15 @@ impl Bench {
             status: None,
         };
         let scale = berth_kube_io::scaling::WorkloadScale::of(replicas);
-        let look = ServiceObservation { scale, pods: self.pods.clone(), signals, success: Ok(None) };
+        let pods = self.pods.clone();
+        let look = ServiceObservation {
+            scale,
+            pods,
+            spec: None,
+            largest_memory: self.largest_memory,
+            signals,
+            success: Ok(None),
+        };
         let now = Timestamp::from_second(self.now).unwrap();
         let plan = (&service, &self.plan);
         self.remembered.settle(plan, &look, &self.others, &self.windows, now)

@@ -56,11 +56,23 @@ prop_compose! {
         success in prop::option::of((time(), number())),
         frozen in prop::option::weighted(0.1, Just("an HPA".to_owned())),
         (busy, has_no_room) in any::<(Option<bool>, bool)>(),
+        largest_memory in prop::option::of(amount()),
         partly_unknown in prop::option::weighted(0.1, Just("1 of 2".to_owned())),
     ) -> Observation {
         let measured = |(time_s, value)| Point { time_s, value };
         let (signal, success) = (signal.map(measured), success.map(measured));
-        Observation { replicas, ready, containers, has_no_room, signal, partly_unknown, busy, success, frozen }
+        Observation {
+            replicas,
+            ready,
+            containers,
+            has_no_room,
+            largest_memory,
+            signal,
+            partly_unknown,
+            busy,
+            success,
+            frozen,
+        }
     }
 }
 
@@ -127,6 +139,7 @@ prop_compose! {
         peaks in prop::collection::vec((amount(), amount()), 0..60),
         ready in prop::collection::vec((time(), any::<u32>()), 0..60),
         (since_s, until_s) in (time(), time()),
+        memory_capped in any::<bool>(),
     ) -> ScalerMemory {
         let list: Vec<_> = peaks.into_iter().map(|(hour, bytes)| Peak { hour: hour % 100, bytes }).collect();
         let peaks: Peaks = serde_json::from_value(serde_json::to_value(list).unwrap()).unwrap();
@@ -142,6 +155,7 @@ prop_compose! {
             grown_s: times.2,
             need: Worst { value: worst, time_s: times.0 },
             controller: Controller { integral, error, worst: Worst { value: worst, time_s: times.1 } },
+            memory_capped,
             peaks: BTreeMap::from([("a".to_owned(), peaks)]),
             observed: BTreeMap::from([("a".to_owned(), ObservedSpans { cpu: span, memory: span })]),
             signal_observed: span,
