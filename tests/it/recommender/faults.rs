@@ -176,3 +176,49 @@ async fn what_the_api_server_refuses_or_loses_is_written_in_the_end() {
     watch.assert_never_less();
     berth.terminate().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recommender_that_was_frozen_past_its_lease_writes_nothing_until_it_leads_again() {
+    const QUICK: &str = "leaderElection: {leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 500ms}";
+    let control_plane = start_control_plane().await;
+    let client = control_plane.client();
+    prepare(&client).await;
+    let a = Berth::start(&control_plane.kubeconfig(), &format!("{QUICK}\n{EVERY_SECOND}"));
+    let versions = async || {
+        let all = [vpas(&client), checkpoints(&client)].map(|api| async move {
+            let all = api.list(&Default::default()).await.expect("a list").items;
+            all.into_iter().map(|it| (it.metadata.name, it.metadata.resource_version)).collect::<Vec<_>>()
+        });
+        futures::future::join_all(all).await
+    };
+    let saved = async || {
+        let checkpoint = checkpoints(&client).get_opt("web-app").await.expect("an answer");
+        checkpoint.map_or(0, |it| it.data["status"]["totalSamplesCount"].as_i64().unwrap_or(0))
+    };
+    let mut time = Timestamp::now();
+    for turn in 0..3 {
+        let before = saved().await;
+        time += 1.seconds();
+        measure_all(&client, time).await;
+        await_until(LIMIT, "the leader saves samples", async || saved().await > before).await;
+        // With something to write, at any point of a round.
+        time += 1.seconds();
+        measure_all(&client, time).await;
+        tokio::time::sleep(std::time::Duration::from_millis(200 + 300 * turn)).await;
+        a.signal("STOP");
+        // Another process leads, without a recommender.
+        let mut b = Berth::start(&control_plane.kubeconfig(), QUICK);
+        await_until(LIMIT, "another one leads", async || b.leads().await).await;
+        time += 1.seconds();
+        measure_all(&client, time).await;
+        let written = versions().await;
+        a.signal("CONT");
+        await_until(LIMIT, "the frozen one knows", async || a.find_metric("berth_leader").await == Some(0.0))
+            .await;
+        // A request that it sent before it knew is answered before this one.
+        a.await_ready().await;
+        assert_eq!(versions().await, written, "turn {turn}");
+        assert!(b.terminate().await.success());
+        await_until(LIMIT, "it leads again", async || a.leads().await).await;
+    }
+}
