@@ -463,8 +463,10 @@ impl<'a> Round<'a> {
                 .blocked_by_missing_samples(container.unheard.cpu)
                 .or_else(|| self.blocked_by_short_history(name, |spans| spans.cpu));
             let may_shrink = blocked.map_or_else(|| self.may_shrink(current, busy, vertical), Err);
+            // At a smaller size the same usage would count as throttled, and CPU would be added again.
+            let unthrottled = if self.signal.is_none() { usage.unthrottled(vertical) } else { 0 };
             let enough = match may_shrink {
-                Ok(enough) => vertical.cpu_bounds.clamp(wanted.max(enough)),
+                Ok(enough) => vertical.cpu_bounds.clamp(wanted.max(enough).max(unthrottled)),
                 Err(why) => {
                     self.explain(format_args!("cpu of {name} stays at {current}m: {why}"));
                     return current;

@@ -300,7 +300,21 @@ fn a_few_absurd_samples_do_not_count() {
         bench.seen.containers[0].cpu[at + 1].value = value;
     }
     bench.decide();
-    assert_eq!(bench.size().cpu_milli, 300);
+    assert_eq!(bench.size().cpu_milli, 316);
+}
+
+#[test]
+fn constant_usage_is_no_throttling_after_a_shrink_so_that_cpu_does_not_come_back() {
+    let mut bench = Bench::alone(900, 500);
+    let mut sizes = Vec::new();
+    for _ in 0..48 {
+        bench.uses(&[300.0], &[500.0]);
+        bench.decide();
+        sizes.push(bench.size().cpu_milli);
+        bench.wait(1_800);
+    }
+    sizes.dedup();
+    assert_eq!(sizes, [316]);
 }
 
 #[test]

@@ -151,6 +151,12 @@ impl WindowUsage {
         let sigmas = if sigmas.is_finite() { sigmas.clamp(0.0, 100.0) } else { 3.0 };
         from_float((self.mean + sigmas * self.deviation).min(2.0 * self.max))
     }
+
+    /// Returns the smallest size at which none of the samples counts as throttled.
+    pub fn unthrottled(&self, settings: &Vertical) -> i64 {
+        let at = if settings.throttled_at.is_finite() { settings.throttled_at.clamp(0.1, 1.0) } else { 1.0 };
+        from_float(self.max / at).saturating_add(1).min(AMOUNT_MAX)
+    }
 }
 
 /// Returns the memory that a container needs after an OOM kill with this much memory.

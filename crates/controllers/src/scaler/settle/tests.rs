@@ -329,7 +329,7 @@ fn what_is_not_ours_to_size_is_never_set_back() {
         let mut bench = Bench::new(2);
         bench.use_cpu(2, 300.0);
         bench.round();
-        assert_eq!(bench.cpu(), [300, 300]);
+        assert_eq!(bench.cpu(), [316, 316]);
         give(&mut bench);
         bench.round();
         // A rollout with another template.
@@ -361,7 +361,7 @@ fn sizes_from_before_somebody_else_had_them_do_not_come_back() {
         InTheWay { sizes: Some("perhaps".into()), replicas: Some("perhaps".into()), perhaps: true };
     bench.round();
     bench.others = InTheWay::default();
-    assert_eq!(bench.remembered.sizes["app"].cpu_milli, 400);
+    assert_eq!(bench.remembered.sizes["app"].cpu_milli, 422);
 }
 
 #[test]
