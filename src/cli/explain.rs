@@ -1,5 +1,6 @@
 //! `berth explain`: the reasons why pods wait, from a cluster or a dump of one.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,17 +17,25 @@ use super::failure::Failure;
 use crate::explain::dump::Dump;
 use crate::explain::show::{self, Style};
 use crate::explain::{
-    ExplainSettings, WhatIfSubject, Which, World, explain as explain_pods, show_moves, vpa, what_if,
+    ExplainSettings, WhatIfSubject, Which, World, explain as explain_pods, servicescaler, show_moves, vpa,
+    what_if,
 };
 use berth_config::Config;
+use berth_kube_io::scaling::ScaledService;
 use berth_kube_io::vpa::Recommending;
 use berth_kube_io::{
     LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode,
     LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim,
-    LeanPodDisruptionBudget, LeanPodGroup, LeanQuota, LeanReplicaSet, LeanReplicationController, LeanService,
-    LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, OptionalKind, list_all, list_version,
+    LeanPod, LeanPodDisruptionBudget, LeanPodGroup, LeanQuota, LeanReplicaSet, LeanReplicationController,
+    LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, OptionalKind, list_all,
+    list_version,
 };
+use berth_model::ConfigDuration;
+use berth_prometheus::{PrometheusConfig, PrometheusSource, QueriedNamespaces, ServiceName};
 use berth_rightsizing::recommend::UnixNanos;
+use berth_rightsizing::scaling::replay::PastSeries;
+use berth_rightsizing::scaling::{MeasuredKind, Point, Size};
+use berth_rightsizing::usage::{Sample, UsageKind};
 
 const EXIT_CODES: &str = "Exit codes: 0 complete answer, also if nothing would help; 1 the API server or a file failed; 2 the options or \
                           the input are invalid, the pod or allocation does not exist or does not wait, or single objects cannot be \
@@ -37,8 +46,9 @@ const EXIT_CODES: &str = "Exit codes: 0 complete answer, also if nothing would h
 #[command(after_help = EXIT_CODES)]
 pub struct ExplainOptions {
     /// Pod to explain, as NAMESPACE/POD, of any scheduler. Default: all pods that wait for berth. Or vpa/NAME: how
-    /// the sizes that a VerticalPodAutoscaler recommends come about; and with --what-if allocation/NAME or
-    /// podgroup/NAME; these in the namespace of --namespace.
+    /// the sizes that a VerticalPodAutoscaler recommends come about; servicescaler/NAME: what a ServiceScaler does, and
+    /// would have done in the last day; and with --what-if allocation/NAME or podgroup/NAME; these in the namespace of
+    /// --namespace.
     #[arg(value_name = "NAMESPACE/POD", value_parser = pod_name, conflicts_with = "all_pending")]
     pub pod: Option<PodName>,
     /// Read the cluster from this file, or from standard input if it is `-`: the output of `kubectl get
@@ -52,7 +62,7 @@ pub struct ExplainOptions {
     /// local storage, or are annotated as not safe to evict.
     #[arg(long, conflicts_with = "all_pending")]
     pub what_if: bool,
-    /// Namespace of the VPA or allocation. Default: `default`.
+    /// Namespace of the VPA, ServiceScaler or allocation. Default: `default`.
     #[arg(short, long, value_name = "NAMESPACE", requires = "pod")]
     pub namespace: Option<String>,
     /// Explain every pod that has no node, of any scheduler.
@@ -68,7 +78,10 @@ pub struct ExplainOptions {
     /// Format: `table` for people, `json` for programs.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
-    /// Configuration file of berth, for its preferences and default constraints.
+    /// Address of Prometheus, for the last day of a ServiceScaler. Default: recommender.prometheus of --config.
+    #[arg(long, value_name = "URL")]
+    pub prometheus_url: Option<String>,
+    /// Configuration file of berth, for its preferences and default constraints, and for Prometheus.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Kubeconfig file. Default: $KUBECONFIG, ~/.kube/config, or the service account of the pod.
@@ -114,6 +127,12 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
         && !options.what_if
     {
         return explain_vpa(options, name);
+    }
+    if let Some(PodName { namespace: kind, name }) = &options.pod
+        && matches!(kind.as_str(), "servicescaler" | "servicescalers")
+        && !options.what_if
+    {
+        return explain_service(options, name);
     }
     let settings = settings(options).map_err(Failure::Input)?;
     let which = match &options.pod {
@@ -207,6 +226,102 @@ fn explain_vpa(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
         }
     })?;
     Ok(true)
+}
+
+/// Prints what a ServiceScaler does, and would have done in the last day.
+fn explain_service(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
+    if options.filename.is_some() {
+        let why = "a ServiceScaler is explained from the API server: leave out --filename";
+        return Err(Failure::Input(anyhow!(why)));
+    }
+    let mut config =
+        Config::load(options.config.as_deref()).map_err(|error| Failure::Input(error.into()))?.recommender;
+    if let Some(url) = &options.prometheus_url {
+        config.prometheus.get_or_insert_default().url.clone_from(url);
+    }
+    let namespace = options.namespace.as_deref().unwrap_or("default");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from)?;
+    let now = Timestamp::now();
+    let reasons = runtime.block_on(async {
+        let client = client(options).await?;
+        let Some(service) = Recommending::new(client.clone()).service(namespace, name).await? else {
+            return Ok::<_, anyhow::Error>(None);
+        };
+        let sizes = sizes_of(&client, &service).await?;
+        let past = match config.prometheus {
+            Some(prometheus) => {
+                past_of(prometheus, &service, now).await.map_err(|error| format!("{error:#}"))
+            }
+            None => Err("name Prometheus with --prometheus-url or --config".to_owned()),
+        };
+        Ok(Some(servicescaler::reasons(&service, sizes, past, now.as_second())))
+    })?;
+    let Some(reasons) = reasons else {
+        return Err(Failure::Input(anyhow!(
+            "there is no ServiceScaler {name} in namespace {namespace}: name its namespace with --namespace"
+        )));
+    };
+    written(|out| match options.output {
+        Output::Table => servicescaler::show(&reasons, width(), out),
+        Output::Json => {
+            serde_json::to_writer_pretty(&mut *out, &reasons)?;
+            writeln!(out)
+        }
+    })?;
+    Ok(true)
+}
+
+/// Returns the highest requests of the pods of a service, by container.
+async fn sizes_of(client: &Client, service: &ScaledService) -> Result<BTreeMap<String, Size>> {
+    let pods = kube::Api::<LeanPod>::namespaced(client.clone(), &service.namespace);
+    let pods =
+        pods.list(&kube::api::ListParams::default()).await.context("cannot list the pods of the service")?;
+    let mut sizes: BTreeMap<String, Size> = BTreeMap::new();
+    for pod in pods.items.iter().map(LeanPod::sized).filter(|pod| service_name(service).has_pod(&pod.name)) {
+        for container in pod.containers {
+            let requests = container.requests();
+            let size = sizes.entry(container.name).or_default();
+            size.cpu_milli = size.cpu_milli.max(requests.cpu);
+            size.memory_bytes = size.memory_bytes.max(requests.memory);
+        }
+    }
+    Ok(sizes)
+}
+
+/// Reads the usage of the pods of a service, also of those that are gone.
+async fn past_of(
+    config: PrometheusConfig,
+    service: &ScaledService,
+    now: Timestamp,
+) -> Result<Vec<PastSeries>> {
+    let config = PrometheusConfig {
+        history_length: ConfigDuration::from_secs(servicescaler::READ_S.unsigned_abs()),
+        history_resolution: ConfigDuration::from_secs(servicescaler::EVERY_S.unsigned_abs()),
+        ..config
+    };
+    let source = PrometheusSource::new(config)?;
+    let namespaces = [service.namespace.to_string()];
+    let mut past: BTreeMap<(String, String, MeasuredKind), Vec<Point>> = BTreeMap::new();
+    let read = source.history(QueriedNamespaces::These(&namespaces), now, |kind, series| {
+        if !service_name(service).has_pod(series.pod) {
+            return;
+        }
+        let (kind, unit) = match kind {
+            UsageKind::Cpu => (MeasuredKind::Cpu, 1_000.0),
+            UsageKind::Memory => (MeasuredKind::Memory, 1.0),
+        };
+        let points = past.entry((series.pod.to_owned(), series.container.to_owned(), kind)).or_default();
+        let point = |sample: &Sample| Point { time_s: sample.at as i64, value: sample.value * unit };
+        points.extend(series.samples.iter().map(point));
+    });
+    read.await?;
+    let of = |((pod, container, kind), points)| PastSeries { pod, container, kind, points };
+    Ok(past.into_iter().map(of).collect())
+}
+
+fn service_name(service: &ScaledService) -> ServiceName<'_> {
+    ServiceName { namespace: &service.namespace, kind: &service.target.kind, name: &service.target.name }
 }
 
 /// Prints a few pods whose move makes room.

@@ -8,6 +8,7 @@ mod change;
 mod cures;
 pub mod dump;
 mod remedy;
+pub mod servicescaler;
 pub mod show;
 pub mod show_moves;
 pub mod vpa;

@@ -214,7 +214,7 @@ fn config(prometheus: &usage::Prometheus) -> String {
 /// Processes of a test with one service `web`. Stopped in this order.
 struct Web {
     _berth: Berth,
-    _prometheus: usage::Prometheus,
+    prometheus: usage::Prometheus,
     load: Load,
     cluster: Cluster,
 }
@@ -230,7 +230,7 @@ async fn start_web(replicas: u32, past: &str) -> Web {
     let berth = berth_for(&cluster.control_plane, &prometheus);
     create_deployment(client, "web", replicas, None).await;
     await_bound(client, SOON, replicas as usize, |_| true).await;
-    Web { _berth: berth, _prometheus: prometheus, load, cluster }
+    Web { _berth: berth, prometheus, load, cluster }
 }
 
 fn berth_for(control_plane: &TestControlPlane, prometheus: &usage::Prometheus) -> Berth {

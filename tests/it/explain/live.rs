@@ -145,6 +145,20 @@ async fn what_may_not_be_listed_is_named_and_only_nodes_and_pods_are_needed() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_is_not_there_and_a_kind_that_is_not_there_are_told_apart() {
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    let kubeconfig = cluster.kubeconfig();
+    for (subject, kinds) in [("vpa/web", "VerticalPodAutoscalers"), ("servicescaler/web", "ServiceScalers")] {
+        let ran = explain_live(&kubeconfig, &[subject]);
+        assert!(ran.code == 1 && ran.err.contains(&format!("the cluster has no {kinds}")), "{}", ran.err);
+    }
+    crate::recommender::create_crds(&client).await;
+    let ran = explain_live(&kubeconfig, &["vpa/web"]);
+    assert!(ran.code == 2 && ran.err.contains("there is no VerticalPodAutoscaler web"), "{}", ran.err);
+}
+
 #[test]
 fn without_a_cluster_it_says_how_to_name_one() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));

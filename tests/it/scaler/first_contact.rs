@@ -101,4 +101,20 @@ async fn a_service_whose_past_prometheus_knows_shrinks_at_once_and_not_below_its
     await_until(SOON, "replicas are removed", async || replicas(client).await < 5).await;
     let peak_and_room = 345 * (1 << 20);
     assert!(web_pods(client).await.iter().all(|pod| memory_of(pod) >= peak_and_room), "the past had a peak");
+
+    // The same is told of the last day, from the usage of then.
+    let explain = std::process::Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(["explain", "servicescaler/web", "-o", "json", "--prometheus-url", &web.prometheus.url])
+        .arg("--kubeconfig")
+        .arg(web.cluster.control_plane.kubeconfig())
+        .output()
+        .expect("it runs");
+    assert!(explain.status.success(), "{}", String::from_utf8_lossy(&explain.stderr));
+    let reasons: Value = serde_json::from_slice(&explain.stdout).expect("JSON");
+    assert_eq!((&reasons["target"], &reasons["dryRun"]), (&json!("Deployment/web"), &json!(false)));
+    assert!(reasons["decision"].as_str().is_some_and(|decision| !decision.is_empty()), "{reasons}");
+    let memory = &reasons["lastDay"][0]["memory"];
+    let (highest, samples) = (memory["highest"].as_i64(), memory["samples"].as_i64());
+    assert!(highest.is_some_and(|bytes| bytes >= peak_and_room) && samples > Some(1_000), "{reasons}");
+    assert_eq!(memory["above"], 0, "{reasons}");
 }

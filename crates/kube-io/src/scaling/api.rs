@@ -91,6 +91,15 @@ impl Recommending {
         Ok(services)
     }
 
+    /// Reads a ServiceScaler; `None`: there is none of this name.
+    ///
+    /// # Errors
+    /// The request failed, the cluster does not have the kind, or the object cannot be parsed.
+    pub async fn service(&self, namespace: &str, name: &str) -> Result<Option<ScaledService>, ApiError> {
+        let found = self.get_one(&folder(namespace), name, "ServiceScalers").await?;
+        found.map(|json| ScaledService::read(&json).map_err(ApiError::Other)).transpose()
+    }
+
     /// Reads the `scale` at a path that [`OwnerResolver`](crate::vpa::OwnerResolver) found.
     ///
     /// # Errors

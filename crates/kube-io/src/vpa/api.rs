@@ -88,18 +88,32 @@ impl Recommending {
         Ok(usages)
     }
 
-    /// Reads a VPA; `None`: there is none of this name, or the cluster does not have the kind.
+    /// Reads a VPA; `None`: there is none of this name.
     ///
     /// # Errors
-    /// The request failed, or the object cannot be parsed.
+    /// The request failed, the cluster does not have the kind, or the object cannot be parsed.
     pub async fn vpa(&self, namespace: &str, name: &str) -> Result<Option<Vpa>, ApiError> {
-        let path = format!("{}/{name}", vpa_folder(namespace));
-        match self.get(&path, "application/json").await {
-            Ok(answer) => {
-                let text = String::from_utf8_lossy(&answer.body);
-                read_vpa(&text).map(Some).map_err(ApiError::Other)
+        let found = self.get_one(&vpa_folder(namespace), name, "VerticalPodAutoscalers").await?;
+        found.map(|json| read_vpa(&json).map_err(ApiError::Other)).transpose()
+    }
+
+    /// Returns the JSON of an object; `None`: there is none of this name. `kinds`: its kind, for messages.
+    ///
+    /// # Errors
+    /// The request failed, or the cluster does not have the kind.
+    pub(crate) async fn get_one(
+        &self,
+        folder: &str,
+        name: &str,
+        kinds: &str,
+    ) -> Result<Option<String>, ApiError> {
+        match self.get(&format!("{folder}/{name}"), "application/json").await {
+            Ok(answer) => Ok(Some(String::from_utf8_lossy(&answer.body).into_owned())),
+            // The API server names the object only where it knows the kind.
+            Err(ApiError::NotFound(why)) if why.contains(&format!("{name:?}")) => Ok(None),
+            Err(ApiError::NotFound(_)) => {
+                Err(ApiError::NotFound(format!("the cluster has no {kinds}: apply their CRD")))
             }
-            Err(ApiError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -15,6 +15,7 @@ pub mod coordinate;
 pub mod history;
 pub mod horizontal;
 pub mod observation;
+pub mod replay;
 pub mod settings;
 pub mod shares;
 pub mod vertical;
