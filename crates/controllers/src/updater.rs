@@ -13,11 +13,14 @@ use berth_config as config;
 use berth_kube_io::WatchStore;
 use berth_kube_io::apply::{Evicted, PodEvent, PodId};
 use berth_kube_io::vpa::{ApiError, Recommending};
+use berth_kube_io::webhook_configurations::WebhookConfiguration;
+use berth_model::LabelSelector;
 use berth_rightsizing::apply::update::UpdateCandidate;
 use berth_rightsizing::apply::{
     DisruptionRules, Hold, Mode, Ranges, Round, SizedPod, UpdateStep, UpdaterMemory,
 };
 use berth_rightsizing::recommend::{OwnerRef, UnixNanos, Vpa};
+use berth_scheduler::engine::Engine;
 use berth_telemetry::UpdaterMetrics;
 
 /// Maximum number of events about unchanged pods, per round.
@@ -36,6 +39,10 @@ pub struct Updater {
     pub api: Recommending,
     pub watches: WatchStore,
     pub resizer: Arc<Resizer>,
+    /// For the labels of namespaces.
+    pub engine: Engine,
+    /// Configuration of the webhook of new pods; `None`: berth does not know it.
+    pub webhook: Option<WebhookConfiguration>,
     pub leadership: Leadership,
     /// Validity of the certificate that the API server must accept.
     pub certificate: CertificateValid,
@@ -105,12 +112,14 @@ impl Updater {
     /// # Errors
     /// The reason why not all pods were checked.
     async fn update(&self, term: u64, known: &mut UpdaterState, tally: &mut Tally) -> Result<(), String> {
-        let rules = self.rules().await?;
+        let (rules, webhook) = self.rules().await?;
         self.watches.pods.listed().await;
         known.memory.without_the_future(now());
         let namespaces = self.namespaces()?;
         let (mut uids, mut vpas) = (BTreeSet::new(), BTreeSet::new());
         for namespace in &namespaces {
+            let has_webhook = rules.has_webhook && self.is_seen(namespace, webhook.as_deref());
+            let rules = DisruptionRules { has_webhook, ..rules };
             for group in &self.groups(namespace) {
                 uids.extend(group.pods.iter().map(|pod| pod.uid.clone()));
                 vpas.insert(group.vpa.uid.clone());
@@ -125,8 +134,16 @@ impl Updater {
         Ok(())
     }
 
-    /// Returns the rules for disruptions now.
-    async fn rules(&self) -> Result<DisruptionRules, String> {
+    /// Returns whether a webhook with these selectors sees the pods of a namespace; without selectors it sees all.
+    fn is_seen(&self, namespace: &str, webhook: Option<&[LabelSelector]>) -> bool {
+        let Some(selectors) = webhook else { return true };
+        let labels = self.engine.namespace_labels(namespace).unwrap_or_default();
+        selectors.iter().any(|selector| selector.matches(&labels))
+    }
+
+    /// Returns the rules for disruptions now, and the selectors of the namespaces that berth's webhook sees, if it
+    /// counts and they are known.
+    async fn rules(&self) -> Result<(DisruptionRules, Option<Vec<LabelSelector>>), String> {
         let apply = &self.config.apply;
         let namespace = &apply.upstream_namespace;
         let explain = |error: ApiError| {
@@ -140,9 +157,14 @@ impl Updater {
             ));
         }
         let is_refused = !(self.certificate)(Timestamp::now());
-        let has_webhook = (apply.webhook && !is_refused)
-            || self.api.lease_holder(namespace, UPSTREAM_WEBHOOK).await.map_err(explain)?.is_some();
-        Ok(apply.rules(has_webhook, Timestamp::now().as_second()))
+        let ours = apply.webhook && !is_refused;
+        let has_webhook =
+            ours || self.api.lease_holder(namespace, UPSTREAM_WEBHOOK).await.map_err(explain)?.is_some();
+        let selectors = match &self.webhook {
+            Some(webhook) if ours => Some(webhook.namespaces().await.map_err(|error| error.to_string())?),
+            _ => None,
+        };
+        Ok((apply.rules(has_webhook, Timestamp::now().as_second()), selectors))
     }
 
     /// Returns the namespaces with VPAs that update pods, and with pods whose boost ends.

@@ -8,8 +8,11 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use crate::Interner;
+use crate::convert::selector_or_nothing;
+use crate::lean::LeanLabelSelector;
 use berth_config::Serving;
-use berth_model::with_causes;
+use berth_model::{LabelSelector, with_causes};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 /// Minimum interval between identical warnings.
@@ -87,6 +90,22 @@ impl WebhookConfiguration {
         Ok(())
     }
 
+    /// Returns the selectors of the namespaces whose objects the webhooks see: those that one of them matches.
+    ///
+    /// # Errors
+    /// Why it could not be read, and what to do.
+    pub async fn namespaces(&self) -> Result<Vec<LabelSelector>> {
+        let WebhookConfiguration { api, kind, name, .. } = self;
+        let found = api.get_opt(name).await.map_err(|error| {
+            anyhow!(
+                "cannot read the {kind} {name}: check that berth's service account may get it: {}",
+                with_causes(&error)
+            )
+        })?;
+        let webhooks = found.as_ref().and_then(|found| found.data["webhooks"].as_array());
+        Ok(webhooks.into_iter().flatten().map(namespaces_of).collect())
+    }
+
     /// Sets what the API server does while no replica answers: `Fail` or `Ignore`.
     ///
     /// # Errors
@@ -95,6 +114,14 @@ impl WebhookConfiguration {
         let change =
             |webhook: &Value| (webhook["failurePolicy"] != policy).then(|| json!({"failurePolicy": policy}));
         self.write("failurePolicy", change).await
+    }
+}
+
+/// Returns the selector of the namespaces that a webhook sees. Without one, it sees all.
+fn namespaces_of(webhook: &Value) -> LabelSelector {
+    match serde_json::from_value::<Option<LeanLabelSelector>>(webhook["namespaceSelector"].clone()) {
+        Ok(lean) => selector_or_nothing(Some(&lean.unwrap_or_default()), &mut Interner::default()),
+        Err(_) => LabelSelector::Nothing,
     }
 }
 
@@ -110,5 +137,30 @@ impl RetryWarnings {
             tracing::warn!(error = text, "{what}, retrying");
             self.0 = Some((text, now));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_webhook_sees_the_namespaces_of_its_selector_and_all_without_one() {
+        let sees = |webhook: Value, labels: &[(&'static str, &'static str)]| {
+            namespaces_of(&webhook).matches(&labels.iter().copied().collect())
+        };
+        for all in [json!({}), json!({"namespaceSelector": null}), json!({"namespaceSelector": {}})] {
+            assert!(sees(all.clone(), &[]) && sees(all, &[("team", "a")]));
+        }
+        let not = json!({"key": "team", "operator": "NotIn", "values": ["a"]});
+        let selector =
+            json!({"namespaceSelector": {"matchLabels": {"vpa": "on"}, "matchExpressions": [not]}});
+        assert!(sees(selector.clone(), &[("vpa", "on"), ("team", "b")]));
+        for labels in [&[("vpa", "on"), ("team", "a")][..], &[("team", "b")], &[]] {
+            assert!(!sees(selector.clone(), labels), "{labels:?}");
+        }
+        // What is not understood selects nothing: no pod is evicted.
+        let unknown = json!({"namespaceSelector": {"matchExpressions": [{"key": "x", "operator": "Like"}]}});
+        assert!(!sees(unknown, &[("x", "y")]));
     }
 }

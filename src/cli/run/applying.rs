@@ -14,6 +14,7 @@ use berth_controllers::updater;
 use berth_kube_io::apply::PodWriter;
 use berth_kube_io::client::{fenced, without_retries};
 use berth_kube_io::vpa::Recommending;
+use berth_kube_io::webhook_configurations::WebhookConfiguration;
 use berth_kube_io::{LivePods, WatchStore};
 use berth_rightsizing::apply::index::SizingKind;
 use berth_scheduler::engine::Engine;
@@ -67,9 +68,12 @@ pub(super) fn update(
     let Some(metrics) = sources.updater.clone() else { return Ok(()) };
     let writer = PodWriter::new(fenced(cluster.clone(), leadership.fence.as_ref())?, host_name());
     let https = sources.serving.as_ref().map(|(https, _)| https.clone());
+    let client = without_retries(cluster.clone())?;
     let updater = updater::Updater {
         config: Arc::new(config.recommender.clone()),
-        api: Recommending::new(without_retries(cluster.clone())?),
+        engine: engine.clone(),
+        webhook: WebhookConfiguration::mutating(&client, &config.serving),
+        api: Recommending::new(client),
         watches: watches.clone(),
         resizer: Arc::new(Resizer::new(engine.clone(), writer)),
         leadership: leadership.clone(),

@@ -1,6 +1,7 @@
 //! Updates of running pods: in place, by eviction, or not at all.
 
 use berth_testenv::{Options, User};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::DeleteParams;
@@ -270,5 +271,33 @@ async fn nothing_is_evicted_while_the_certificate_of_the_webhook_has_ended() {
     rounds(&berth, 3.0).await;
     assert_eq!((updates(&berth, "evicted").await, requests(&client, "web").await.len()), (0.0, 2));
     certificate.replace(7_200);
+    await_until(SOON, "one is evicted", async || requests(&client, "web").await.len() == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_evicted_where_the_webhook_does_not_see_new_pods() {
+    let (control_plane, client, certificate) = prepare().await;
+    create_running(&client, "web", "Recreate", json!({"cpu": "300m", "memory": "100Mi"})).await;
+    let config = certificate.config(CONFIG).replace(
+        "serving: {",
+        "serving: {webhookSecret: berth-webhooks, mutatingWebhookConfiguration: berth, ",
+    );
+    let berth = Berth::start(&control_plane.kubeconfig(), &config);
+    berth.await_ready().await;
+    await_until(SOON, "both are held", async || held(&berth, "no_webhook").await == 2.0).await;
+    super::webhook::install(&client, berth.secure_address().await, &certificate.ca).await;
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let select = async |expression: Value| {
+        let selector = json!({"matchExpressions": [expression]});
+        let webhooks = json!([{"name": "vpa.berth.dev", "namespaceSelector": selector}]);
+        let patch = Patch::Strategic(json!({"webhooks": webhooks}));
+        configurations.patch("berth", &PatchParams::default(), &patch).await.expect("patched");
+    };
+    let key = "kubernetes.io/metadata.name";
+    select(json!({"key": key, "operator": "NotIn", "values": ["default"]})).await;
+    rounds(&berth, 3.0).await;
+    assert_eq!((updates(&berth, "evicted").await, requests(&client, "web").await.len()), (0.0, 2));
+    assert_eq!(held(&berth, "no_webhook").await, 2.0);
+    select(json!({"key": key, "operator": "NotIn", "values": ["kube-system"]})).await;
     await_until(SOON, "one is evicted", async || requests(&client, "web").await.len() == 1).await;
 }

@@ -6,7 +6,7 @@ use super::{Engine, Operation};
 use crate::dispatch::Estimator;
 use crate::live_selectors::NamespaceSelectors;
 use crate::scheduler::{ForeignCounts, QueueLengths, QuotaStanding, Stats};
-use berth_model::{Amounts, Node};
+use berth_model::{Amounts, Labels, Node};
 
 /// Counters and sizes of the scheduler at one time.
 #[derive(Debug, Clone)]
@@ -92,6 +92,11 @@ impl Engine {
     /// Returns all nodes. Bounded by their number: shares them, copies none.
     pub fn nodes(&self) -> Vec<Arc<Node>> {
         self.with(Operation::Snapshot, |scheduler, _| scheduler.inventory().nodes().cloned().collect())
+    }
+
+    /// Returns the labels of a namespace; `None`: it is not known.
+    pub fn namespace_labels(&self, namespace: &str) -> Option<Labels> {
+        self.with(Operation::Snapshot, |scheduler, _| scheduler.namespace_labels(namespace).cloned())
     }
 
     /// Returns what the pods of DaemonSets and static pods request on these nodes, in the same order; nothing on unknown nodes. Takes

@@ -175,6 +175,11 @@ impl ObjectStores {
     }
 
     /// Returns the existing namespaces with their labels.
+    /// Returns the labels of a namespace; `None`: it is not known.
+    pub fn namespace_labels(&self, namespace: &str) -> Option<&Labels> {
+        self.namespaces.get(namespace)
+    }
+
     pub fn namespaces(&self) -> impl Iterator<Item = (&Arc<str>, &Labels)> {
         self.namespaces.iter()
     }

@@ -61,7 +61,7 @@ use crate::objects::{Budgets, ObjectStores};
 use crate::policy::Policies;
 use crate::queue::{Backoff, Parked};
 use advice::Advised;
-use berth_model::PodReport;
+use berth_model::{Labels, PodReport};
 use charge_walks::ChargeWalks;
 use claims::Claims;
 use cluster::Cluster;
@@ -182,6 +182,11 @@ impl Scheduler {
 
     pub fn ledger(&self) -> &Ledger {
         &self.cluster.ledger
+    }
+
+    /// Returns the labels of a namespace; `None`: it is not known.
+    pub fn namespace_labels(&self, namespace: &str) -> Option<&Labels> {
+        self.cluster.objects.namespace_labels(namespace)
     }
 
     pub fn budgets(&self) -> &Budgets {
