@@ -120,7 +120,7 @@ impl Mutate {
             index.size_new(pod)
         };
         let Some(governed) = governed else { return Outcome::Unchanged("no_vpa") };
-        match boost::at_creation(pod, &governed.vpa, &governed.ranges) {
+        match boost::at_creation(pod, &governed.vpa, &governed.ranges, self.config.apply.updater) {
             Ok((changes, boosts)) => {
                 Outcome::Patched(patch::at_creation(pod, &governed.vpa.name, &changes, &boosts))
             }

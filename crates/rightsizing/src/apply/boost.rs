@@ -46,16 +46,22 @@ pub fn read(annotation: &str) -> Boosts {
     serde_json::from_str(annotation).unwrap_or_default()
 }
 
-/// Computes the changes of a pod that is being created, with the boosts that they contain.
+/// Computes the changes of a pod that is being created, with the boosts that they contain. `are_ended`: an updater runs
+/// that takes boosts back; without it none is given.
 ///
 /// # Errors
 /// The reason why the pod stays unchanged.
-pub fn at_creation(pod: &SizedPod, vpa: &Vpa, ranges: &Ranges) -> Result<(Vec<SizeChange>, Boosts), Hold> {
+pub fn at_creation(
+    pod: &SizedPod,
+    vpa: &Vpa,
+    ranges: &Ranges,
+    are_ended: bool,
+) -> Result<(Vec<SizeChange>, Boosts), Hold> {
     let sized = match Mode::of(&vpa.update_mode) {
         Mode::Off => Err(Hold::NoRecommendation),
         _ => changes(pod, vpa, ranges),
     };
-    if matches!(sized, Err(why) if why != Hold::NoRecommendation) {
+    if !are_ended || matches!(sized, Err(why) if why != Hold::NoRecommendation) {
         return sized.map(|changes| (changes, Boosts::new()));
     }
     let mut changes = sized.clone().unwrap_or_default();

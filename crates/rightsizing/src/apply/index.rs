@@ -188,14 +188,12 @@ impl Sizing {
         Some(vpa)
     }
 
-    /// Returns the oldest object that is not off or boosts starts, for the topmost targeted owner in the chain.
-    fn of(&self, chain: &[OwnerRef], namespace: &Arc<str>) -> Option<Arc<Vpa>> {
+    /// Returns the oldest of the objects that `counts` accepts, for the topmost targeted owner in the chain.
+    fn of(&self, chain: &[OwnerRef], namespace: &Arc<str>, counts: fn(&Vpa) -> bool) -> Option<Arc<Vpa>> {
         chain.iter().rev().find_map(|owner| {
             let targeting = self.targeting.get(&owner.workload(namespace))?;
-            let on = |(_, name): &(UnixNanos, NamespacedName)| {
-                let is_on = |vpa: &&Arc<Vpa>| Mode::of(&vpa.update_mode) != Mode::Off || vpa.boosts_starts();
-                self.objects.get(name).filter(is_on)
-            };
+            let on =
+                |(_, name): &(UnixNanos, NamespacedName)| self.objects.get(name).filter(|vpa| counts(vpa));
             targeting.iter().find_map(on).cloned()
         })
     }
@@ -346,18 +344,20 @@ impl SizingIndex {
     }
 
     /// Returns the VPA that controls a pod, unless it is off: the oldest one for the topmost targeted owner in the
-    /// chain.
+    /// chain. Without one, one that is off and boosts starts.
     pub fn govern(&self, pod: &SizedPod) -> Option<Governed> {
-        let vpa = self.vpas.of(&self.chain(pod), &pod.namespace)?;
-        Some(self.governed(pod, vpa))
+        let chain = self.chain(pod);
+        let of = |counts| self.vpas.of(&chain, &pod.namespace, counts);
+        Some(self.governed(pod, of(is_on).or_else(|| of(Vpa::boosts_starts))?))
     }
 
-    /// Returns what sizes a new pod: the VPA that controls it, else a ServiceScaler.
+    /// Returns what sizes a new pod: the VPA that controls it, else a ServiceScaler, else a VPA that is off and boosts
+    /// its start.
     pub fn size_new(&self, pod: &SizedPod) -> Option<Governed> {
         let chain = self.chain(pod);
-        let of = |sizing: &Sizing| sizing.of(&chain, &pod.namespace);
-        let vpa = of(&self.vpas).or_else(|| of(&self.scalers))?;
-        Some(self.governed(pod, vpa))
+        let of = |sizing: &Sizing, counts| sizing.of(&chain, &pod.namespace, counts);
+        let vpa = of(&self.vpas, is_on).or_else(|| of(&self.scalers, is_on));
+        Some(self.governed(pod, vpa.or_else(|| of(&self.vpas, Vpa::boosts_starts))?))
     }
 
     fn governed(&self, pod: &SizedPod, vpa: Arc<Vpa>) -> Governed {
@@ -383,6 +383,10 @@ impl SizingIndex {
         }
         chain
     }
+}
+
+fn is_on(vpa: &Vpa) -> bool {
+    Mode::of(&vpa.update_mode) != Mode::Off
 }
 
 /// Returns the Deployment of a ReplicaSet that the watch has not delivered yet, from the pod template hash in the

@@ -139,6 +139,8 @@ impl<'a> Round<'a> {
             match boost::state(pod, self.vpa, self.ranges, self.now) {
                 BoostState::Over if self.mode.updates() => {}
                 BoostState::Over => continue,
+                // It may never become ready without more memory.
+                BoostState::Lasts if self.mode.updates() && self.is_killed(pod) => {}
                 BoostState::Lasts => {
                     held.push((index, Hold::StartupBoost));
                     continue;

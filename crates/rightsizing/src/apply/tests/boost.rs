@@ -19,13 +19,13 @@ fn app(requests: OptionalAmounts, limits: OptionalAmounts) -> SizedPod {
 }
 
 fn created(pod: &SizedPod, vpa: &Vpa) -> (OptionalAmounts, OptionalAmounts, Boosts) {
-    let (changes, boosts) = boost::at_creation(pod, vpa, &Ranges::default()).expect("it changes");
+    let (changes, boosts) = boost::at_creation(pod, vpa, &Ranges::default(), true).expect("it changes");
     (changes[0].requests, changes[0].limits, boosts)
 }
 
 /// Returns the pod as it runs after its creation, ready since this second.
 fn started(pod: &SizedPod, vpa: &Vpa, ready: Option<i64>) -> SizedPod {
-    let (changes, boosts) = boost::at_creation(pod, vpa, &Ranges::default()).expect("it changes");
+    let (changes, boosts) = boost::at_creation(pod, vpa, &Ranges::default(), true).expect("it changes");
     let mut pod = pod.clone();
     for change in changes {
         let wanted = &mut pod.containers[change.container].wanted;
@@ -63,8 +63,20 @@ fn without_a_recommendation_and_with_mode_off_the_template_is_boosted() {
     assert_eq!(created(&pod, &with_boost(off, CpuBoost::Factor(2), 0)).0, amounts(400, None));
     let nothing = app(OptionalAmounts::default(), OptionalAmounts::default());
     let boosting = with_boost(vpa("Initial", vec![]), CpuBoost::Factor(2), 0);
-    let refused = boost::at_creation(&nothing, &boosting, &Ranges::default());
+    let refused = boost::at_creation(&nothing, &boosting, &Ranges::default(), true);
     assert_eq!(refused.expect_err("there is nothing to multiply"), Hold::NoRecommendation);
+}
+
+#[test]
+fn without_an_updater_that_takes_it_back_no_boost_is_given() {
+    let pod = app(amounts(500, 50 * MI), OptionalAmounts::default());
+    let target = vpa("Initial", vec![recommendation("app", amounts(300, 100 * MI))]);
+    let boosting = with_boost(target, CpuBoost::Factor(3), 10);
+    let (changes, boosts) = boost::at_creation(&pod, &boosting, &Ranges::default(), false).expect("sized");
+    assert_eq!((changes[0].requests, boosts), (amounts(300, 100 * MI), Boosts::new()));
+    let off = Vpa { update_mode: "Off".into(), ..boosting };
+    let refused = boost::at_creation(&pod, &off, &Ranges::default(), false);
+    assert_eq!(refused.expect_err("nothing is applied"), Hold::NoRecommendation);
 }
 
 #[test]
@@ -83,17 +95,20 @@ fn what_cannot_be_taken_back_in_place_or_is_not_allowed_is_not_given() {
     assert_eq!(created(&limited, &only_requests).0, amounts(700, None));
     let container = Range { max: amounts(800, None), ..Range::default() };
     let ranges = Ranges { container, pod: Range::default() };
-    let (changes, _) = boost::at_creation(&limited, &boosting, &ranges).expect("it changes");
+    let (changes, _) = boost::at_creation(&limited, &boosting, &ranges, true).expect("it changes");
     assert_eq!(changes[0].limits, amounts(798, None), "342 times 7 / 3");
     let whole = Range { max: amounts(500, None), ..Range::default() };
     let ranges = Ranges { container: Range::default(), pod: whole };
     let free = app(amounts(300, None), OptionalAmounts::default());
-    let (changes, boosts) = boost::at_creation(&free, &boosting, &ranges).expect("it changes");
+    let (changes, boosts) = boost::at_creation(&free, &boosting, &ranges, true).expect("it changes");
     assert_eq!((changes[0].requests, boosts), (amounts(300, None), Boosts::new()));
     // A container that the VPA leaves alone.
     let mut off = boosting;
     off.policies = vec![ContainerPolicy { container: "*".into(), off: true, ..ContainerPolicy::default() }];
-    assert_eq!(boost::at_creation(&free, &off, &Ranges::default()).map(drop), Err(Hold::NoRecommendation));
+    assert_eq!(
+        boost::at_creation(&free, &off, &Ranges::default(), true).map(drop),
+        Err(Hold::NoRecommendation)
+    );
 }
 
 #[test]
@@ -138,6 +153,12 @@ fn a_boosted_pod_is_not_evicted_for_it_and_its_end_needs_no_budget() {
     let mut memory = UpdaterMemory::default();
     let round = Round::new((&boosting, &ready), &RANGES, &nobody, rules, &mut memory, 120 * SECOND);
     assert_eq!(round.candidates(), (vec![], vec![(0, Hold::StartupBoost)]));
+    // Unless it is killed for want of memory while it starts.
+    let mut killed = ready.clone();
+    killed[0].containers[0].oom_after = Some(SECOND);
+    let round = Round::new((&boosting, &killed), &RANGES, &nobody, rules, &mut memory, 120 * SECOND);
+    let (candidates, _) = round.candidates();
+    assert!(candidates[0].is_urgent && !candidates[0].ends_boost, "{candidates:?}");
     let mut round = Round::new((&boosting, &ready), &RANGES, &nobody, rules, &mut memory, 130 * SECOND);
     let (candidates, held) = round.candidates();
     assert!(held.is_empty() && candidates[0].ends_boost, "{candidates:?}");
@@ -158,7 +179,8 @@ const NO_RANGE: Range = Range { min: NOTHING, max: NOTHING, default_limit: NOTHI
 fn the_patch_notes_the_boost_in_an_annotation() {
     let boosting = with_boost(vpa("Initial", vec![]), CpuBoost::Factor(2), 5);
     let pod = SizedPod { has_annotations: true, ..app(amounts(200, None), OptionalAmounts::default()) };
-    let (changes, boosts) = boost::at_creation(&pod, &boosting, &Ranges::default()).expect("it changes");
+    let (changes, boosts) =
+        boost::at_creation(&pod, &boosting, &Ranges::default(), true).expect("it changes");
     let text = r#"{"app":{"milliCpu":400,"request":200,"seconds":5}}"#;
     assert_eq!(
         Value::from(patch::at_creation(&pod, "web", &changes, &boosts)),

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::apply::boost::Boosts;
+use crate::apply::change::recommended;
 use crate::apply::patch;
 use crate::recommend::{AllowedRange, ContainerPolicy};
 
@@ -109,6 +110,22 @@ fn limits_of_a_pod_together_stay_within_the_range_of_pods() {
     assert_eq!(targets(&of(None, Some(2_000))), [1_500, 500]);
     assert_eq!(targets(&of(Some(8_000), None)), [6_000, 2_000]);
     assert_eq!(targets(&of(Some(1_000), Some(9_000))), [3_000, 1_000]);
+}
+
+#[test]
+fn a_pod_whose_limits_are_just_what_the_range_of_pods_allows_stays_as_it_is() {
+    let containers = ["a", "b"].map(|name| container(name, amounts(1_000, None), amounts(2_000, None)));
+    let pod = pod("p", containers.into());
+    let recommendations =
+        vec![recommendation("a", amounts(3_000, None)), recommendation("b", amounts(1_000, None))];
+    let vpa = vpa("Initial", recommendations);
+    for (min, max) in [(Some(8_000), None), (None, Some(8_000)), (Some(8_000), Some(8_000))] {
+        let of_pods = Range { min: amounts(min, None), max: amounts(max, None), ..Range::default() };
+        let ranges = Ranges { container: Range::default(), pod: of_pods };
+        let changes = recommended(&pod, &vpa, &ranges);
+        let cpu: Vec<_> = changes.iter().map(|(_, it, _)| it.target.cpu.unwrap()).collect();
+        assert_eq!(cpu, [3_000, 1_000], "{min:?} to {max:?}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::apply::index::{ListState, NamespacedName, SizingKind, SizingObject, VPAS_MAX, WorkloadObject};
+use crate::recommend::{CpuBoost, StartupBoost};
 
 fn name(of: &str) -> NamespacedName {
     ("shop".into(), of.into())
@@ -39,6 +40,27 @@ fn the_oldest_vpa_that_is_on_governs_the_pods_of_its_target() {
     assert_eq!(governing(&index, &pod), None, "its target has changed");
     let elsewhere = SizedPod { namespace: "bank".into(), ..pod };
     assert_eq!(governing(&index, &elsewhere), None);
+}
+
+#[test]
+fn one_that_is_off_and_boosts_starts_counts_where_nothing_else_sizes_the_pod() {
+    let mut index = SizingIndex::default();
+    let pod = pod("p", Vec::new());
+    let of = |index: &SizingIndex| {
+        let new = index.size_new(&pod).map(|governed| governed.vpa.name.to_string());
+        (new, governing(index, &pod).map(|name| name.to_string()))
+    };
+    let both = |name: &str| (Some(name.to_owned()), Some(name.to_owned()));
+    let startup_boost = Some(StartupBoost { cpu: CpuBoost::Factor(2), seconds: 0 });
+    let target = Some(owner("Deployment", "web"));
+    let boosting = Vpa { name: "boost".into(), target, startup_boost, ..vpa("Off", Vec::new()) };
+    index.apply(SizingKind::Vpa, name("boost"), SizingObject::Vpa(Arc::new(boosting)));
+    assert_eq!(of(&index), both("boost"));
+    let SizingObject::Vpa(sizes) = named("web", 9, owner("Deployment", "web"), "Initial") else { panic!() };
+    index.apply(SizingKind::ServiceScaler, name("web"), SizingObject::ServiceScaler(Some(sizes)));
+    assert_eq!(of(&index), (Some("web".to_owned()), Some("boost".to_owned())));
+    index.apply(SizingKind::Vpa, name("on"), named("on", 7, owner("Deployment", "web"), "Recreate"));
+    assert_eq!(of(&index), both("on"));
 }
 
 #[test]
