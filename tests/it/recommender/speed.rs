@@ -381,7 +381,7 @@ async fn a_round_of_ten_thousand_workloads_takes_five_seconds_of_cpu_and_few_rea
     size.create(&client).await;
     println!("created in {:.1?}", began.elapsed());
     let answers = Size { ..size };
-    let fake = Fake::start(move |_, asked| usage_of_all(&answers, &asked)).await;
+    let fake = Fake::start(move |_, asked| usage_of_all(&answers, asked)).await;
     let proxy = Flaky::start(client.clone(), |_, _, _| Fate::Pass).await;
     let config = format!(
         "recommender: {{enabled: true, interval: 30s, storage: checkpoint, prometheus: {{url: '{}'}}}}",
