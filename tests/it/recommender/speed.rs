@@ -6,19 +6,16 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Instant;
 
-use axum::http::Method;
 use berth_model::PerResource;
 use berth_prometheus::PrometheusConfig;
 use berth_rightsizing::recommend::propose::{Requests, propose};
 use berth_rightsizing::recommend::{RecommenderSettings, Store, Vpa, Workload};
 use berth_telemetry::process::usage_of;
-use berth_test_support::prometheus::{Fake, RecordedRequest, vector};
 use berth_testenv::binaries::go_tool;
 use berth_testenv::{ControlPlane, Process};
 use futures::{StreamExt, stream};
 
 use super::*;
-use crate::support::{Fate, Flaky};
 use crate::usage::{Prometheus, start_with};
 
 /// Number of namespaces, to which containers are assigned in turn.
@@ -347,71 +344,6 @@ async fn a_cold_start_with_a_point_a_minute_is_cheaper_than_upstreams() {
         memory_every: 240,
     })
     .await;
-}
-
-/// Answers a query for usage with a value for every pod.
-fn usage_of_all(size: &Size, asked: &RecordedRequest) -> String {
-    if asked.is_count() || !asked.query().starts_with("max by (namespace, pod, container)") {
-        return asked.answer();
-    }
-    let (time, value) = (&asked.form["time"], if asked.is_cpu() { "0.3" } else { "209715200" });
-    let result = |(namespace, _, pod): (String, String, String)| {
-        let labels = format!(r#""namespace":"{namespace}","pod":"{pod}","container":"app""#);
-        format!(r#"{{"metric":{{{labels}}},"value":[{time},"{value}"]}}"#)
-    };
-    vector(&size.pods().map(result).collect::<Vec<_>>().join(","))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "a measurement: creates 130,000 objects"]
-async fn a_round_of_ten_thousand_workloads_takes_five_seconds_of_cpu_and_few_reads() {
-    const ROUNDS: u32 = 3;
-    let size = Size {
-        containers: 100_000,
-        workloads: 10_000,
-        resolution: 3_600,
-        history: 0,
-        cpu_every: 60,
-        memory_every: 60,
-    };
-    let control_plane = start_control_plane().await;
-    let client = control_plane.client();
-    create_crds(&client).await;
-    let began = Instant::now();
-    size.create(&client).await;
-    println!("created in {:.1?}", began.elapsed());
-    let answers = Size { ..size };
-    let fake = Fake::start(move |_, asked| usage_of_all(&answers, asked)).await;
-    let proxy = Flaky::start(client.clone(), |_, _, _| Fate::Pass).await;
-    let config = format!(
-        "recommender: {{enabled: true, interval: 30s, storage: checkpoint, prometheus: {{url: '{}'}}}}",
-        fake.url
-    );
-    let berth = Berth::start(&proxy.kubeconfig(), &config);
-    berth.await_ready().await;
-    size.await_recommended(&client, "-ours").await;
-    let done =
-        async || berth.find_metric(r#"berth_recommender_rounds_total{result="done"}"#).await.unwrap_or(0.0);
-    let next = async || {
-        let before = done().await;
-        await_until(Duration::from_secs(120), "a round ends", async || done().await > before).await;
-        (usage_of(&berth.id().to_string()).expect("it runs").cpu, proxy.requests().len())
-    };
-    let (mut cpu, mut seen) = next().await;
-    for round in 1..=ROUNDS {
-        let (cpu_now, seen_now) = next().await;
-        let took = (cpu_now - cpu).as_secs_f64();
-        let requests = proxy.requests();
-        let (reads, writes): (Vec<_>, Vec<_>) =
-            requests[seen..seen_now].iter().partition(|(method, _)| *method == Method::GET);
-        let reads = reads
-            .iter()
-            .filter(|(_, uri)| !uri.query().is_some_and(|query| query.contains("watch=true")))
-            .count();
-        println!("round {round}: {took:.2} s of CPU, {reads} reads, {} writes", writes.len());
-        assert!(took <= 5.0 && reads <= 50, "round {round}: {took:.2} s of CPU, {reads} reads");
-        (cpu, seen) = (cpu_now, seen_now);
-    }
 }
 
 #[test]
