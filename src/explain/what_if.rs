@@ -132,12 +132,8 @@ fn of_pod(world: &mut World, namespace: &str, name: &str) -> Result<Vec<Case>, U
     }
     let scheduler = world.parts().0;
     if let Some(gang) = scheduler.gang_of_waiting(&found.uid) {
-        let kind = match gang.kind {
-            AllocationKind::Allocation => "Allocation",
-            AllocationKind::PodGroup | AllocationKind::Coscheduling => "PodGroup",
-        };
         let name = format!("{}/{}", gang.namespace, gang.name);
-        return of_gang(world, &gang, kind, name);
+        return of_gang(world, &gang, gang.kind.object_kind(), name);
     }
     Ok(scheduler.unplaced_pod(&found.uid).into_iter().collect())
 }

@@ -1,5 +1,6 @@
 //! Spec and status of an allocation, independent of the kind of its object.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,12 +17,29 @@ pub enum AllocationKind {
     Coscheduling,
 }
 
+impl AllocationKind {
+    /// Returns the `kind` of the object.
+    pub fn object_kind(self) -> &'static str {
+        match self {
+            AllocationKind::Allocation => "Allocation",
+            AllocationKind::PodGroup | AllocationKind::Coscheduling => "PodGroup",
+        }
+    }
+}
+
 /// Name of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AllocationName {
     pub kind: AllocationKind,
     pub namespace: Arc<str>,
     pub name: Arc<str>,
+}
+
+impl fmt::Display for AllocationName {
+    /// `KIND NAMESPACE/NAME`.
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind.object_kind(), self.namespace, self.name)
+    }
 }
 
 /// Spec of an allocation.

@@ -25,7 +25,7 @@ pub use search::Repacker;
 pub use site::{Fixed, Gang, Resident, Residents};
 
 use crate::class::Class;
-use crate::gang::{AllocationKind, AllocationName, WantedMembers};
+use crate::gang::{AllocationName, WantedMembers};
 use crate::inventory::NodeId;
 use berth_model::PodRef;
 
@@ -113,13 +113,7 @@ impl Waits {
             Waits::Pods(pods) => {
                 pods.first().map_or(("Pod", "", ""), |pod| ("Pod", &pod.namespace, &pod.name))
             }
-            Waits::Allocation(name) => {
-                let kind = match name.kind {
-                    AllocationKind::Allocation => "Allocation",
-                    AllocationKind::PodGroup | AllocationKind::Coscheduling => "PodGroup",
-                };
-                (kind, &name.namespace, &name.name)
-            }
+            Waits::Allocation(name) => (name.kind.object_kind(), &name.namespace, &name.name),
         }
     }
 }

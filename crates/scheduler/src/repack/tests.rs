@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::class::{ClassContext, Classifier};
-use crate::gang::{GangTopology, GangTopologyMode, UnboundMember};
+use crate::gang::{AllocationKind, GangTopology, GangTopologyMode, UnboundMember};
 use crate::inventory::{Ledger, Revision};
 use crate::objects::{Budgets, ClusterObject, DisruptionBudget, ObjectName, ObjectStores};
 use berth_model::{

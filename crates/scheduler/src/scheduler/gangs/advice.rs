@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::report::{kind_name, status};
+use super::report::status;
 use super::settle::lacking_message;
 use super::{Gang, GangState, Gangs};
 use crate::agent::Agent;
@@ -93,13 +93,12 @@ impl GangInquiry {
             GangInquiry::Plan(name, wanted) => (name, wanted),
         };
         let plan = agent.plan(&wanted, Duration::ZERO, |_| {});
-        let whose = format!("{} {}/{}", kind_name(name.kind), name.namespace, name.name);
         match wanted.members.len() {
             pods if plan.places.len() < pods => {
-                format!("{whose}: {}", lacking_message(&name, &wanted, &plan)).into()
+                format!("{name}: {}", lacking_message(&name, &wanted, &plan)).into()
             }
-            1 => format!("{whose}: its waiting pod fits").into(),
-            pods => format!("{whose}: its {pods} waiting pods fit together").into(),
+            1 => format!("{name}: its waiting pod fits").into(),
+            pods => format!("{name}: its {pods} waiting pods fit together").into(),
         }
     }
 }
@@ -111,10 +110,7 @@ impl Scheduler {
         let gang = self.gangs.all.get(&name)?;
         Some(match (&gang.lacking, self.gangs.case(&name, &self.cluster, &self.preemption)) {
             (_, None) => GangInquiry::Told(self.gangs.incomplete_message(&name, gang)),
-            (Some(lacking), Some(_)) => {
-                let whose = format!("{} {}/{}", kind_name(name.kind), name.namespace, name.name);
-                GangInquiry::Told(format!("{whose}: {lacking}").into())
-            }
+            (Some(lacking), Some(_)) => GangInquiry::Told(format!("{name}: {lacking}").into()),
             (None, Some((_, case))) => GangInquiry::Plan(name, case.wanted),
         })
     }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use super::{Gang, GangState, Gangs};
 use crate::gang::{
-    ALLOCATIONS_MAX, Allocation, AllocationKind, AllocationName, CONSIDERED_MAX, GangRoleStatus, GangStatus,
-    Phase,
+    ALLOCATIONS_MAX, Allocation, AllocationName, CONSIDERED_MAX, GangRoleStatus, GangStatus, Phase,
 };
 use crate::scheduler::{Action, Cluster, Scheduler};
 
@@ -186,11 +185,10 @@ impl Scheduler {
 impl Gangs {
     /// Returns the reason why this gang, which is not ready, is not tried.
     pub(super) fn incomplete_message(&self, name: &AllocationName, gang: &Gang) -> Arc<str> {
-        let whose = || format!("{} {}/{}", kind_name(name.kind), name.namespace, name.name);
         match self.allocations.get(name) {
             Some(allocation) => not_ready_message(allocation, gang).into(),
-            None if self.allocations.beyond(name).is_some() => format!("{}: {}", whose(), *BEYOND).into(),
-            None => format!("{} does not exist", whose()).into(),
+            None if self.allocations.beyond(name).is_some() => format!("{name}: {}", *BEYOND).into(),
+            None => format!("{name} does not exist").into(),
         }
     }
 }
@@ -275,19 +273,11 @@ fn placement(allocation: &Allocation, gang: &Gang, cluster: &Cluster) -> Box<[(A
     domains.into()
 }
 
-pub(super) fn kind_name(kind: AllocationKind) -> &'static str {
-    match kind {
-        AllocationKind::Allocation => "Allocation",
-        AllocationKind::PodGroup | AllocationKind::Coscheduling => "PodGroup",
-    }
-}
-
 /// Returns the reason why the gang is not tried.
 fn not_ready_message(allocation: &Allocation, gang: &Gang) -> String {
     let name = &allocation.name;
-    let whose = format!("{} {}/{}", kind_name(name.kind), name.namespace, name.name);
     if let Some(problem) = &allocation.problem {
-        return format!("{whose} cannot be scheduled: {problem}");
+        return format!("{name} cannot be scheduled: {problem}");
     }
     let count = allocation.roles.len();
     let waiting = Gang::count(count, gang.waiting.values().map(|(_, role)| role));
@@ -304,5 +294,5 @@ fn not_ready_message(allocation: &Allocation, gang: &Gang) -> String {
         0 => String::new(),
         pods => format!("; {pods} more belong to an older allocation that selects them too"),
     };
-    format!("{whose} has {}{contested}", parts.join(", "))
+    format!("{name} has {}{contested}", parts.join(", "))
 }
