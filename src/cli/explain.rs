@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
+use serde::Serialize;
 
 use super::Output;
 use super::cluster::cluster_config;
@@ -35,7 +36,6 @@ use berth_prometheus::{PrometheusConfig, PrometheusSource, QueriedNamespaces, Se
 use berth_rightsizing::recommend::UnixNanos;
 use berth_rightsizing::scaling::replay::PastSeries;
 use berth_rightsizing::scaling::{MeasuredKind, Point, Size};
-use berth_rightsizing::usage::{Sample, UsageKind};
 
 const EXIT_CODES: &str = "Exit codes: 0 complete answer, also if nothing would help; 1 the API server or a file failed; 2 the options or \
                           the input are invalid, the pod or allocation does not exist or does not wait, or single objects cannot be \
@@ -122,17 +122,14 @@ pub fn explain(options: ExplainOptions) -> ExitCode {
 
 /// Prints the answer; returns whether everything could be read.
 fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
-    if let Some(PodName { namespace: kind, name }) = &options.pod
-        && matches!(kind.as_str(), "vpa" | "vpas" | "verticalpodautoscaler" | "verticalpodautoscalers")
-        && !options.what_if
-    {
-        return explain_vpa(options, name);
-    }
-    if let Some(PodName { namespace: kind, name }) = &options.pod
-        && matches!(kind.as_str(), "servicescaler" | "servicescalers")
-        && !options.what_if
-    {
-        return explain_service(options, name);
+    if let Some(PodName { namespace: kind, name }) = options.pod.as_ref().filter(|_| !options.what_if) {
+        match kind.as_str() {
+            "vpa" | "vpas" | "verticalpodautoscaler" | "verticalpodautoscalers" => {
+                return explain_vpa(options, name);
+            }
+            "servicescaler" | "servicescalers" => return explain_service(options, name),
+            _ => {}
+        }
     }
     let settings = settings(options).map_err(Failure::Input)?;
     let which = match &options.pod {
@@ -189,15 +186,42 @@ fn written(write: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>)
     }
 }
 
+/// Writes the reasons of an object, which are complete: as JSON, or with `table`.
+fn written_reasons(
+    options: &ExplainOptions,
+    reasons: &impl Serialize,
+    table: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>,
+) -> Result<bool, Failure> {
+    written(|out| match options.output {
+        Output::Table => table(out),
+        Output::Json => {
+            serde_json::to_writer_pretty(&mut *out, reasons)?;
+            writeln!(out)
+        }
+    })?;
+    Ok(true)
+}
+
+/// Refuses a dump for an object that is explained from the API server only.
+fn needs_api_server(options: &ExplainOptions, what: &str) -> Result<(), Failure> {
+    match options.filename {
+        Some(_) => {
+            Err(Failure::Input(anyhow!("{what} is explained from the API server: leave out --filename")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
 /// Prints how the recommendations of a VPA come about; returns whether everything could be read.
 fn explain_vpa(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
-    if options.filename.is_some() {
-        return Err(Failure::Input(anyhow!("a VPA is explained from the API server: leave out --filename")));
-    }
+    needs_api_server(options, "a VPA")?;
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::Input(error.into()))?;
     let namespace = options.namespace.as_deref().unwrap_or("default");
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from)?;
+    let runtime = runtime()?;
     let mut checkpoints = Vec::new();
     let vpa = runtime.block_on(async {
         let api = Recommending::new(client(options).await?);
@@ -218,30 +242,19 @@ fn explain_vpa(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
     };
     let now = UnixNanos::try_from(Timestamp::now().as_nanosecond()).unwrap_or(UnixNanos::MAX);
     let reasons = vpa::reasons(&vpa, &checkpoints, &config.recommender.settings(), now);
-    written(|out| match options.output {
-        Output::Table => vpa::show(&reasons, out),
-        Output::Json => {
-            serde_json::to_writer_pretty(&mut *out, &reasons)?;
-            writeln!(out)
-        }
-    })?;
-    Ok(true)
+    written_reasons(options, &reasons, |out| vpa::show(&reasons, out))
 }
 
 /// Prints what a ServiceScaler does, and would have done in the last day.
 fn explain_service(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
-    if options.filename.is_some() {
-        let why = "a ServiceScaler is explained from the API server: leave out --filename";
-        return Err(Failure::Input(anyhow!(why)));
-    }
+    needs_api_server(options, "a ServiceScaler")?;
     let mut config =
         Config::load(options.config.as_deref()).map_err(|error| Failure::Input(error.into()))?.recommender;
     if let Some(url) = &options.prometheus_url {
         config.prometheus.get_or_insert_default().url.clone_from(url);
     }
     let namespace = options.namespace.as_deref().unwrap_or("default");
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from)?;
+    let runtime = runtime()?;
     let now = Timestamp::now();
     let reasons = runtime.block_on(async {
         let client = client(options).await?;
@@ -262,14 +275,7 @@ fn explain_service(options: &ExplainOptions, name: &str) -> Result<bool, Failure
             "there is no ServiceScaler {name} in namespace {namespace}: name its namespace with --namespace"
         )));
     };
-    written(|out| match options.output {
-        Output::Table => servicescaler::show(&reasons, width(), out),
-        Output::Json => {
-            serde_json::to_writer_pretty(&mut *out, &reasons)?;
-            writeln!(out)
-        }
-    })?;
-    Ok(true)
+    written_reasons(options, &reasons, |out| servicescaler::show(&reasons, width(), out))
 }
 
 /// Returns the highest requests of the pods of a service, by container.
@@ -307,13 +313,8 @@ async fn past_of(
         if !service_name(service).has_pod(series.pod) {
             return;
         }
-        let (kind, unit) = match kind {
-            UsageKind::Cpu => (MeasuredKind::Cpu, 1_000.0),
-            UsageKind::Memory => (MeasuredKind::Memory, 1.0),
-        };
-        let points = past.entry((series.pod.to_owned(), series.container.to_owned(), kind)).or_default();
-        let point = |sample: &Sample| Point { time_s: sample.at as i64, value: sample.value * unit };
-        points.extend(series.samples.iter().map(point));
+        let key = (series.pod.to_owned(), series.container.to_owned(), kind.into());
+        past.entry(key).or_default().extend(series.samples.iter().map(|sample| Point::of(kind, sample)));
     });
     read.await?;
     let of = |((pod, container, kind), points)| PastSeries { pod, container, kind, points };
@@ -379,7 +380,7 @@ fn width() -> usize {
 
 /// Lists everything from the cluster.
 fn list(options: &ExplainOptions) -> Result<Dump> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     runtime.block_on(async {
         let client = client(options).await?;
         let mut dump = Dump::default();

@@ -21,7 +21,6 @@ use berth_prometheus::{
     PrometheusConfig, PrometheusSource, QueriedNamespaces, SignalKind, SignalValues, rate_window,
 };
 use berth_rightsizing::scaling::{Measured, MeasuredKind, Point, Windows};
-use berth_rightsizing::usage::UsageKind;
 use berth_telemetry::ScalerMetrics;
 
 /// Maximum duration of a read.
@@ -274,14 +273,10 @@ async fn read_usage(
     now: Timestamp,
 ) -> Result<(), berth_prometheus::SourceError> {
     let read = source.latest(namespaces, now, |kind, series| {
-        let (kind, unit) = match kind {
-            UsageKind::Cpu => (MeasuredKind::Cpu, 1_000.0),
-            UsageKind::Memory => (MeasuredKind::Memory, 1.0),
-        };
         let mut windows = windows.lock();
+        let container = (series.namespace, series.pod, series.container);
         for sample in series.samples {
-            let point = Point { time_s: sample.at as i64, value: sample.value * unit };
-            windows.add((series.namespace, series.pod, series.container), kind, point);
+            windows.add(container, kind.into(), Point::of(kind, sample));
         }
     });
     read.await.map(drop)

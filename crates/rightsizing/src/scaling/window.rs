@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::observation::{Point, Seconds};
+use crate::usage::{Sample, UsageKind};
 
 /// Maximum age of samples; the estimators use no older ones.
 const KEPT_S: Seconds = 600;
@@ -20,6 +21,26 @@ pub enum MeasuredKind {
     Memory,
     /// Bytes per second, of a pod as a whole.
     Network,
+}
+
+impl From<UsageKind> for MeasuredKind {
+    fn from(kind: UsageKind) -> Self {
+        match kind {
+            UsageKind::Cpu => MeasuredKind::Cpu,
+            UsageKind::Memory => MeasuredKind::Memory,
+        }
+    }
+}
+
+impl Point {
+    /// Converts a sample of this kind to millicores or bytes.
+    pub fn of(kind: UsageKind, sample: &Sample) -> Point {
+        let unit = match kind {
+            UsageKind::Cpu => 1_000.0,
+            UsageKind::Memory => 1.0,
+        };
+        Point { time_s: sample.at as i64, value: sample.value * unit }
+    }
 }
 
 type Key = (Arc<str>, Arc<str>, Arc<str>, MeasuredKind);
