@@ -1,4 +1,4 @@
-//! What a ServiceScaler does, and what it would have done in the last day: its decisions, made again with the usage of then.
+//! What a ServiceScaler does, and what it would have done in the last day: its decisions, replayed on the usage measured then.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -66,7 +66,7 @@ pub fn reasons(
         }
         (Ok(_), _) if sizes.is_empty() => notes.push("it has no pods with containers to size".to_owned()),
         (Ok(plan), Ok(_)) if plan.estimator.is_some() => {
-            notes.push("the last day is not made again: spec.estimator selects other sizes".to_owned());
+            notes.push("the last day is not replayed: spec.estimator selects another estimator".to_owned());
         }
         (Ok(plan), Ok(past)) => {
             let times = ReplayTimes { from_s: now_s - DAY_S, until_s: now_s, every_s: EVERY_S };

@@ -23,8 +23,7 @@ impl<'a> PodEvent<'a> {
     }
 
     pub fn boost_ended(pod: PodId<'a>) -> Self {
-        let note =
-            "Pod was resized in place: it has started, and gives back the CPU that it got for it".to_owned();
+        let note = "Pod was resized in place: its startup boost has ended".to_owned();
         PodEvent { pod, reason: "StartupBoostEnded", note, is_warning: false }
     }
 

@@ -19,7 +19,7 @@ pub enum Hold {
     Budget,
     /// The VPA's `evictionRequirements` are not met.
     Requirements,
-    /// The pod has more CPU for its start.
+    /// The pod has a startup boost.
     StartupBoost,
     /// The pod is not running yet.
     Pending,
@@ -125,7 +125,7 @@ impl Hold {
             Hold::UnknownReplicas => "the desired number of pods of its controller is unknown",
             Hold::Budget => "its controller has the maximum number of disturbed pods",
             Hold::Requirements => "the VPA's evictionRequirements are not met",
-            Hold::StartupBoost => "it has more CPU for its start",
+            Hold::StartupBoost => "its startup boost has not ended",
             Hold::Pending => "it is not running yet",
             Hold::Resizing => "its kubelet has not finished the previous resize",
             Hold::Infeasible => {

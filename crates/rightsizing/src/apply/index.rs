@@ -348,7 +348,7 @@ impl SizingIndex {
     pub fn govern(&self, pod: &SizedPod) -> Option<Governed> {
         let chain = self.chain(pod);
         let of = |counts| self.vpas.of(&chain, &pod.namespace, counts);
-        Some(self.governed(pod, of(is_on).or_else(|| of(Vpa::boosts_starts))?))
+        Some(self.governed(pod, of(is_on).or_else(|| of(Vpa::has_startup_boost))?))
     }
 
     /// Returns what sizes a new pod: the VPA that controls it, else a ServiceScaler, else a VPA that is off and boosts
@@ -357,7 +357,7 @@ impl SizingIndex {
         let chain = self.chain(pod);
         let of = |sizing: &Sizing, counts| sizing.of(&chain, &pod.namespace, counts);
         let vpa = of(&self.vpas, is_on).or_else(|| of(&self.scalers, is_on));
-        Some(self.governed(pod, vpa.or_else(|| of(&self.vpas, Vpa::boosts_starts))?))
+        Some(self.governed(pod, vpa.or_else(|| of(&self.vpas, Vpa::has_startup_boost))?))
     }
 
     fn governed(&self, pod: &SizedPod, vpa: Arc<Vpa>) -> Governed {

@@ -198,7 +198,7 @@ impl Vpa {
     }
 
     /// Returns whether some container may get a boost for its start.
-    pub fn boosts_starts(&self) -> bool {
+    pub fn has_startup_boost(&self) -> bool {
         self.startup_boost.is_some() || self.policies.iter().any(|policy| policy.startup_boost.is_some())
     }
 
