@@ -47,6 +47,7 @@ use berth_scheduler::policy::PolicyStatus;
 use berth_scheduler::queue::BackoffLimits;
 use berth_scheduler::quota::QuotaReport;
 use berth_scheduler::scheduler::{Eviction, LatencySample, SchedulerConfig};
+use berth_server::forward::BegunDecisions;
 use berth_server::metrics::{Histograms, MetricSources};
 use berth_server::{Access, Secure, Served, WebhookAccess, guard, listen, mutate, secure_routes, serve};
 use berth_telemetry::{Health, RecommenderMetrics};
@@ -98,6 +99,8 @@ const FLUSH_MAX: Duration = Duration::from_secs(5);
 const LOOK_FOR_TERM: Duration = Duration::from_millis(500);
 /// Shutdown: time for another replica to take the released lease. Candidates look at it twenty times a second.
 const SUCCESSOR_MAX: Duration = Duration::from_secs(3);
+/// Shutdown: time for connections. Their requests in flight have 5 s.
+const CONNECTIONS_MAX: Duration = Duration::from_secs(6);
 
 /// Runs until SIGTERM or SIGINT.
 pub fn run(options: RunOptions) -> Result<()> {
@@ -264,11 +267,13 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     };
     let leadership = leadership::lead(&mut tasks, &engine, place, &health, working.clone())?;
     let store = KubeStore::new(cluster.clone(), leadership.fence.as_ref())?;
+    let begun = BegunDecisions::default();
     let asked = serving::ServingContext {
         engine: &engine,
         cluster: &cluster,
         store: &store,
         leadership: &leadership,
+        begun: &begun,
     };
     let trust = serving::trust(&config, &cluster, secure.as_ref().map(|(_, secure)| secure.clone()));
     let hints = Arc::default();
@@ -289,7 +294,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         serve_https(&mut tasks, server, secure, telling.clone(), own_thread)?;
     }
     let plaintext = config.extender.plaintext;
-    tasks.spawn("http server", async move {
+    tasks.spawn_ending("http server", async move {
         if let Err(error) = serve(listener, routes, plaintext, ended(telling)).await {
             tracing::error!(%error, "the HTTP server failed");
         }
@@ -383,16 +388,17 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     engine.stop();
     // Only after the agents have ended no more binds can arrive.
     let agents_ended = tokio::task::spawn_blocking(|| threads.join()).await?;
-    let binds_known = settle(&engine, &leadership).await.then(|| sources.pod_watch.progress.version());
+    let binds_known =
+        settle(&engine, &leadership, &begun).await.then(|| sources.pod_watch.progress.version());
     // Without reviews and binds in flight, nothing of this process can take effect any more.
     leadership.keep_leases_if(!engine.binds_under_way().are_settled(), binds_known);
     // Leadership is released only now that no request of this process is in flight.
     let _ = stop_work.send(false);
-    let _ = tokio::join!(report, tell_allocations);
+    let _ = tokio::join!(report, tell_allocations, leadership.released());
     relax_failure_policy(&client, &config, &leadership).await;
     estimates::save(config.estimator_file.as_deref(), &engine);
     let _ = stop_telling.send(false);
-    tasks.finish().await;
+    tasks.finish(CONNECTIONS_MAX).await;
     if let Err(names) = agents_ended {
         bail!("these threads panicked: {}", names.join(", "));
     }
@@ -497,7 +503,10 @@ fn serve_https(
     let files = secure.clone();
     tasks.spawn("files of certificates", async move { files.watch_files().await });
     if !own_thread {
-        tasks.spawn("https server", async move { secure.serve(listener, routes, ended(telling)).await });
+        tasks.spawn_ending(
+            "https server",
+            async move { secure.serve(listener, routes, ended(telling)).await },
+        );
         return Ok(());
     }
     let listener = listener.into_std()?;
@@ -513,7 +522,7 @@ fn serve_https(
             }
         });
     })?;
-    tasks.spawn("https server", async move {
+    tasks.spawn_ending("https server", async move {
         let _ = ends.await;
     });
     Ok(())
@@ -662,13 +671,14 @@ async fn await_most(most: Duration, done: impl Fn() -> bool) -> bool {
 
 /// Waits, with timeouts, until no bind is in flight, neither our own nor one that we allowed, and until the watch has shown the
 /// last ones. Returns whether it has.
-async fn settle(engine: &Engine, leadership: &Leadership) -> bool {
+async fn settle(engine: &Engine, leadership: &Leadership, begun: &BegunDecisions) -> bool {
     let began = Instant::now();
     // Our own binds are reviewed, too: reviews go on until these have ended. Then they wait for the next leader.
-    await_most(SETTLE_MAX, || engine.binds_under_way().requested == 0).await;
+    await_most(SETTLE_MAX, || begun.binds.is_none() && engine.binds_under_way().requested == 0).await;
     leadership.stop_reviewing();
     let left = SETTLE_MAX.saturating_sub(began.elapsed());
-    if await_most(left, || engine.binds_under_way().are_settled()).await {
+    // What has begun may still allow a bind.
+    if await_most(left, || begun.reviews.is_none() && engine.binds_under_way().are_settled()).await {
         return await_most(SEEN_MAX, || engine.binds_under_way().unseen == 0).await;
     }
     let binds = engine.binds_under_way();

@@ -69,7 +69,7 @@ impl Leadership {
     /// Returns the term in which this process decides about the binds of all replicas now. To be called
     /// before each answer about a bind.
     pub fn decides(&self) -> Option<u64> {
-        self.reviews().filter(|_| !self.decides.stopping.load(Ordering::Acquire))
+        self.reviews().filter(|_| !self.decides.stopping.load(Ordering::SeqCst))
     }
 
     /// Returns the term in which this process reviews the binds of others now: longer than it decides about anything else, because
@@ -77,7 +77,7 @@ impl Leadership {
     pub fn reviews(&self) -> Option<u64> {
         let Decides { ready, deadline, handing_over, .. } = &self.decides;
         let term = term_of(deadline.as_ref());
-        term.filter(|_| !handing_over.load(Ordering::Acquire) && *ready.lock() == term)
+        term.filter(|_| !handing_over.load(Ordering::SeqCst) && *ready.lock() == term)
     }
 
     /// Returns whether this process still decides, in this term.
@@ -108,12 +108,12 @@ impl Leadership {
 
     /// Begins no more decisions, except reviews. Those that have begun may finish.
     pub fn stop_deciding(&self) {
-        self.decides.stopping.store(true, Ordering::Release);
+        self.decides.stopping.store(true, Ordering::SeqCst);
     }
 
     /// Begins no more reviews, either. Those that have begun may finish.
     pub fn stop_reviewing(&self) {
-        self.decides.handing_over.store(true, Ordering::Release);
+        self.decides.handing_over.store(true, Ordering::SeqCst);
     }
 
     /// At the end, the leases are released only if no request of this process can take effect any more. `binds_known`: the version of
@@ -122,6 +122,13 @@ impl Leadership {
         for exit in &*self.exits {
             exit.keep_if(keep);
             exit.set_binds_known(binds_known.unwrap_or_default());
+        }
+    }
+
+    /// Waits until the leases are released, or are left to expire.
+    pub async fn released(&self) {
+        for exit in &*self.exits {
+            exit.released().await;
         }
     }
 }

@@ -23,6 +23,9 @@ const AFTER_CONFLICT: Duration = Duration::from_millis(100);
 /// Pause of a candidate while the holder is about to release the lease, and of a former holder that looks for its successor.
 const HANDOVER_PAUSE: Duration = Duration::from_millis(50);
 
+/// Timeout of a release.
+const RELEASE_MAX: Duration = Duration::from_secs(5);
+
 /// A candidate for the lease.
 ///
 /// Leadership is published as `true` only while no other candidate can hold the lease, provided that this task is
@@ -53,6 +56,7 @@ pub struct Elector {
 #[derive(Debug, Clone)]
 pub struct LeaseExit {
     leaving: watch::Sender<bool>,
+    released: watch::Sender<bool>,
     keep: Arc<AtomicBool>,
     /// 0: unknown.
     binds_known: Arc<AtomicU64>,
@@ -60,7 +64,12 @@ pub struct LeaseExit {
 
 impl Default for LeaseExit {
     fn default() -> Self {
-        LeaseExit { leaving: watch::Sender::new(false), keep: Arc::default(), binds_known: Arc::default() }
+        LeaseExit {
+            leaving: watch::Sender::new(false),
+            released: watch::Sender::new(false),
+            keep: Arc::default(),
+            binds_known: Arc::default(),
+        }
     }
 }
 
@@ -79,6 +88,12 @@ impl LeaseExit {
     /// Tells the successor that no bind of this process is newer than this resource version of pods.
     pub fn set_binds_known(&self, version: u64) {
         self.binds_known.store(version, Ordering::Release);
+    }
+
+    /// Waits until the lease is released, or is left to expire, some seconds at most.
+    pub async fn released(&self) {
+        let mut released = self.released.subscribe();
+        let _ = tokio::time::timeout(2 * RELEASE_MAX, released.wait_for(|released| *released)).await;
     }
 
     fn is_leaving(&self) -> bool {
@@ -239,6 +254,7 @@ impl Elector {
             }
         }
         self.release().await;
+        self.exit.released.send_replace(true);
     }
 
     async fn read(&mut self) -> kube::Result<()> {
@@ -425,7 +441,7 @@ impl Elector {
             tracing::info!(lease = self.config.name, "not releasing the lease, it will expire");
             return;
         }
-        let error = match tokio::time::timeout(self.config.retry_period, self.try_release()).await {
+        let error = match tokio::time::timeout(RELEASE_MAX, self.try_release()).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => with_causes(&error),
             Err(_) => "no answer".to_owned(),

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
@@ -20,8 +21,6 @@ pub const FORWARDED: &str = "berth-forwarded";
 const BIND_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a bind waits for a replica that decides.
 const BIND_PATIENCE: Duration = Duration::from_secs(5);
-/// The API server's timeout for a review is 1 s.
-pub const REVIEW_TIMEOUT: Duration = Duration::from_millis(900);
 /// Interval between two attempts while no replica decides: the lease is being handed over.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -47,6 +46,44 @@ pub struct OwnTerm {
     pub reviews: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     /// Returns whether decisions that began in this term may still finish.
     pub finishes: Box<dyn Fn(u64) -> bool + Send + Sync>,
+    pub begun: BegunDecisions,
+}
+
+/// Decisions about requests of others that have begun and not ended. Clones share it.
+#[derive(Clone, Default)]
+pub struct BegunDecisions {
+    pub binds: Begun,
+    pub reviews: Begun,
+}
+
+/// Counts decisions that have begun and not ended. Clones share it.
+#[derive(Clone, Default)]
+pub struct Begun(Arc<AtomicUsize>);
+
+/// A decision that has begun; it ends when it is dropped.
+pub struct Decision {
+    pub term: u64,
+    begun: Begun,
+}
+
+impl Begun {
+    /// Whether all have ended. Where no more may begin, it stays so: the count is raised before the term is looked at.
+    pub fn is_none(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == 0
+    }
+
+    fn begin(&self, term: impl Fn() -> Option<u64>) -> Option<Decision> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let mut decision = Decision { term: 0, begun: self.clone() };
+        decision.term = term()?;
+        Some(decision)
+    }
+}
+
+impl Drop for Decision {
+    fn drop(&mut self) {
+        self.begun.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 #[derive(Deserialize)]
@@ -85,14 +122,16 @@ impl Forward {
         Forward { shared: Arc::new(Shared { ours, leader, trust, client: Mutex::default() }) }
     }
 
-    /// Returns the term in which this process may begin binds, if it may.
-    pub fn own_bind_term(&self) -> Option<u64> {
-        (self.shared.ours.binds)()
+    /// Begins to decide about a bind, if this process may.
+    pub fn begin_bind(&self) -> Option<Decision> {
+        let OwnTerm { binds, begun, .. } = &self.shared.ours;
+        begun.binds.begin(binds)
     }
 
-    /// Returns the term in which this process may begin reviews, if it may.
-    pub fn own_review_term(&self) -> Option<u64> {
-        (self.shared.ours.reviews)()
+    /// Begins a review, if this process may.
+    pub fn begin_review(&self) -> Option<Decision> {
+        let OwnTerm { reviews, begun, .. } = &self.shared.ours;
+        begun.reviews.begin(reviews)
     }
 
     /// Returns whether decisions that began in this term still count.
@@ -201,5 +240,21 @@ impl Forward {
         let client = builder.build().map_err(explain)?;
         *known = Some((leader.clone(), ca, client.clone()));
         Ok((leader, client))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_counts_until_it_ends_and_one_that_may_not_begin_does_not() {
+        let begun = Begun::default();
+        assert!(begun.begin(|| None).is_none() && begun.is_none());
+        // It counts while the term is looked at: nobody finds that all have ended, and then one begins.
+        let decision = begun.begin(|| (!begun.is_none()).then_some(7)).expect("it may begin");
+        assert_eq!((decision.term, begun.is_none()), (7, false));
+        drop(decision);
+        assert!(begun.is_none());
     }
 }

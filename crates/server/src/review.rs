@@ -1,12 +1,28 @@
 //! `AdmissionReview` (admission.k8s.io/v1): the fields that berth's webhooks read and write.
 
+use std::time::Duration;
+
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+/// Timeout of the API server where it names none: `guard.timeoutSeconds` of the chart.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// A tenth of the timeout remains for the way back.
+const WAY_BACK: u32 = 10;
+
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
+
+/// Returns how long an answer is of use to the API server, which names its timeout in the query of a webhook's URL: `timeout=5s`.
+pub fn time_to_answer(query: &str) -> Duration {
+    let named =
+        query.split('&').find_map(|pair| pair.strip_prefix("timeout=")?.strip_suffix('s')?.parse().ok());
+    // A webhook's timeout is at most 30 s.
+    let timeout = named.map_or(TIMEOUT, |seconds: u8| Duration::from_secs(seconds.min(30).into()));
+    timeout - timeout / WAY_BACK
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -149,6 +165,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_api_server_names_the_time_to_answer() {
+        let millis = |query| time_to_answer(query).as_millis();
+        assert_eq!(
+            (millis("timeout=1s"), millis("timeout=5s"), millis("dryRun=All&timeout=30s")),
+            (900, 4_500, 27_000)
+        );
+        assert_eq!((millis("timeout=99s"), millis("timeout=0s")), (27_000, 0));
+        for unusable in [
+            "",
+            "timeout",
+            "timeout=",
+            "timeout=5",
+            "timeout=s",
+            "timeout=1m0s",
+            "timeout=-1s",
+            "timeout=999s",
+        ] {
+            assert_eq!(millis(unusable), 900, "{unusable}");
+        }
+    }
 
     #[test]
     fn only_what_is_created_of_pods_is_of_interest() {

@@ -15,7 +15,7 @@ use berth_kube_io::placement::KubeStore;
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
 use berth_scheduler::engine::Engine;
 use berth_server::extender::{Binder, Extender, Judge};
-use berth_server::forward::{Forward, OwnTerm, Trust};
+use berth_server::forward::{BegunDecisions, Forward, OwnTerm, Trust};
 use berth_server::guard::Guard;
 use berth_server::metrics::{Histograms, MetricSources, Metrics};
 use berth_server::{Secure, Served};
@@ -27,6 +27,7 @@ pub(super) struct ServingContext<'a> {
     pub cluster: &'a kube::Config,
     pub store: &'a KubeStore,
     pub leadership: &'a Leadership,
+    pub begun: &'a BegunDecisions,
 }
 
 /// Seed of the agent that only answers requests; the scheduling agents use their numbers.
@@ -46,13 +47,14 @@ pub(super) fn routes(
     (histograms, sources): (&Histograms, &MetricSources),
     trust: Trust,
 ) -> Result<Served> {
-    let ServingContext { engine, cluster, store, leadership } = asked;
+    let ServingContext { engine, cluster, store, leadership, begun } = asked;
     let reader = PodReader::new(cluster.clone())?;
     let (binds, reviews, finishes) = (leadership.clone(), leadership.clone(), leadership.clone());
     let ours = OwnTerm {
         binds: Box::new(move || binds.decides()),
         reviews: Box::new(move || reviews.reviews()),
         finishes: Box::new(move |term| finishes.may_finish(term)),
+        begun: begun.clone(),
     };
     let forward = Forward::new(ours, leadership.holder.clone(), trust);
     let agent = agent_configs(config).first().map(|agent| AgentConfig {

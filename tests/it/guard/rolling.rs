@@ -152,8 +152,12 @@ async fn three_rolling_updates_of_two_replicas_lose_no_review_and_no_request_to_
             requests.repeat("a request to the extender", send).await;
         }
     });
+    // Their logs are printed if the test fails.
+    let mut ended = Vec::new();
+    let mut sent_in_each = Vec::new();
     let update = async {
         for _ in 0..2 * UPDATES {
+            let before = requests.sent.load(Ordering::Relaxed);
             replicas.push(start().await);
             endpoints(&replicas);
             let (mut old, _) = replicas.remove(0);
@@ -162,6 +166,8 @@ async fn three_rolling_updates_of_two_replicas_lose_no_review_and_no_request_to_
             endpoints(&replicas);
             let status = old.wait().await;
             assert!(status.success(), "{}", old.log());
+            ended.push(old);
+            sent_in_each.push(requests.sent.load(Ordering::Relaxed) - before);
         }
         requests.stops.store(true, Ordering::Relaxed);
     };
@@ -170,6 +176,5 @@ async fn three_rolling_updates_of_two_replicas_lose_no_review_and_no_request_to_
     println!("{sent} requests in {UPDATES} rolling updates, the slowest took {slowest:?}");
     let failed = requests.failed.lock();
     assert!(failed.is_empty(), "{} of {sent} failed: {:#?}", failed.len(), &failed[..failed.len().min(10)]);
-    // Some in each of them, also on a busy machine.
-    assert!(sent > 100, "{sent} requests");
+    assert!(sent_in_each.iter().all(|sent| *sent > 0), "{sent_in_each:?} requests");
 }

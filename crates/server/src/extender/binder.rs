@@ -46,9 +46,9 @@ impl Binder {
     /// # Errors
     /// Why the pod is not bound, for kube-scheduler and its events.
     pub async fn bind(&self, args: BindingArgs, body: Bytes) -> Result<(), String> {
-        let term = loop {
-            match self.forward.own_bind_term() {
-                Some(term) => break term,
+        let decision = loop {
+            match self.forward.begin_bind() {
+                Some(decision) => break decision,
                 None => {
                     if let Elsewhere::Answered(()) = self.forward.bind(body.clone()).await? {
                         return Ok(());
@@ -62,7 +62,7 @@ impl Binder {
             name: args.pod_name.into(),
             node: args.node.into(),
         };
-        let first = self.start_bind(&wanted, None, term);
+        let first = self.start_bind(&wanted, None, decision.term);
         let ended = match first {
             Some(ended) => ended?,
             None => {
@@ -72,9 +72,9 @@ impl Binder {
                 match &pod.node_name {
                     Some(node) if *node == wanted.node => return Ok(()),
                     Some(node) => return Err(format!("the pod is bound to node {node}")),
-                    None => {
-                        self.start_bind(&wanted, Some(&pod), term).ok_or("berth does not know the pod")??
-                    }
+                    None => self
+                        .start_bind(&wanted, Some(&pod), decision.term)
+                        .ok_or("berth does not know the pod")??,
                 }
             }
         };

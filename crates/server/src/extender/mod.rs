@@ -138,7 +138,7 @@ async fn preempt(State(extender): State<Arc<Extender>>, body: Body) -> Response 
 
 async fn bind(State(extender): State<Arc<Extender>>, headers: HeaderMap, body: Body) -> Response {
     let began = Instant::now();
-    if headers.contains_key(FORWARDED) && extender.binder.forward.own_bind_term().is_none() {
+    if headers.contains_key(FORWARDED) && extender.binder.forward.begin_bind().is_none() {
         let why = "this berth replica does not lead\n";
         return extender.observe(
             Verb::Bind,

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
@@ -19,7 +19,7 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use super::forward::{Elsewhere, FORWARDED, Forward, REVIEW_TIMEOUT};
+use super::forward::{Elsewhere, FORWARDED, Forward};
 use super::metrics::{Histograms, Verb};
 use super::{body, review};
 use berth_config as config;
@@ -215,18 +215,24 @@ pub fn webhook(guard: Arc<Guard>) -> MethodRouter {
     post(review).with_state(guard)
 }
 
-async fn review(State(guard): State<Arc<Guard>>, headers: HeaderMap, body: Body) -> Response {
+async fn review(
+    State(guard): State<Arc<Guard>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
     let began = Instant::now();
+    let until = began + review::time_to_answer(query.as_deref().unwrap_or_default());
     // The semaphore is never closed.
     let _slot = guard.slots.acquire().await;
-    let (result, response) = guard.respond(&headers, body).await;
+    let (result, response) = guard.respond(&headers, body, until).await;
     guard.histograms.observe_request(Verb::Guard, result, began.elapsed());
     response
 }
 
 impl Guard {
-    async fn respond(&self, headers: &HeaderMap, body: Body) -> (&'static str, Response) {
-        let began = Instant::now();
+    /// `until`: a request that another replica has to answer is forwarded no later.
+    async fn respond(&self, headers: &HeaderMap, body: Body, until: Instant) -> (&'static str, Response) {
         let body = match body::read(body, MAX_BODY).await {
             Ok(body) => body,
             Err(refused) => return ("bad_request", refused.into_response()),
@@ -237,13 +243,13 @@ impl Guard {
             Err(why) => return ("bad_request", (StatusCode::BAD_REQUEST, why).into_response()),
         };
         let refused = loop {
-            let Some(term) = self.forward.own_review_term() else {
-                let left = REVIEW_TIMEOUT.saturating_sub(began.elapsed());
+            let Some(decision) = self.forward.begin_review() else {
                 if headers.contains_key(FORWARDED) {
                     // The sender asks again, and warns.
                     let why = "this berth replica does not lead\n";
                     return ("unavailable", (StatusCode::SERVICE_UNAVAILABLE, why).into_response());
                 }
+                let left = until.saturating_duration_since(Instant::now());
                 match self.forward.review(body.clone(), left).await {
                     Ok(Elsewhere::Answered(answer)) => return ("forwarded", json(answer)),
                     Ok(Elsewhere::Here) => continue,
@@ -252,7 +258,7 @@ impl Guard {
             };
             match self.review_binding(&request, &subject).await {
                 // Otherwise the lease was lost meanwhile, and the next leader is asked.
-                Ok(refused) if self.forward.may_finish(term) => break refused,
+                Ok(refused) if self.forward.may_finish(decision.term) => break refused,
                 Ok(_) => {}
                 Err(why) => return ("unavailable", self.unavailable(&why)),
             }
