@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use berth_model::ConfigDuration;
 use berth_prometheus::{
-    LabelNames, PrometheusConfig, PrometheusSource, QueriedNamespaces, ReadSummary, Series, Skip,
+    LabelNames, PrometheusConfig, PrometheusSource, QueriedNamespaces, ReadSummary, RequestSource, Series,
+    SignalKind, Skip,
 };
 use berth_rightsizing::usage::{Sample, UsageKind};
 use berth_testenv::Process;
@@ -297,4 +298,103 @@ async fn a_real_prometheus_that_loads_few_samples_gives_the_same_history_in_shor
     assert!(counters.halved() > 0 && summary.queries > 8, "{counters:?}");
     assert_eq!(counters.requests()[&422].count, counters.halved());
     assert_eq!(counters.samples(), summary.samples);
+}
+
+/// Writes half an hour of requests to three workloads of a namespace, with the labels of the source: one in ten requests to `web` fails
+/// and one in ten takes up to 250 ms instead of up to 100 ms; all requests to `down` fail, and none to `fine`.
+fn write_requests(source: RequestSource) -> String {
+    let (buckets, count, bounds, of_server, of_client) = match source {
+        RequestSource::Istio => (
+            "istio_request_duration_milliseconds_bucket",
+            "istio_requests_total",
+            ["100", "250", "+Inf"],
+            r#"reporter="destination""#,
+            Some(r#"reporter="source""#),
+        ),
+        RequestSource::Linkerd => (
+            "response_latency_ms_bucket",
+            "response_total",
+            ["100", "250", "+Inf"],
+            r#"direction="inbound""#,
+            Some(r#"direction="outbound""#),
+        ),
+        RequestSource::OpenTelemetry => (
+            "http_server_request_duration_seconds_bucket",
+            "http_server_request_duration_seconds_count",
+            ["0.1", "0.25", "+Inf"],
+            r#"job="shop/web""#,
+            None,
+        ),
+    };
+    let workload = |name: &str, pod: &str| match (source, name) {
+        (RequestSource::Istio, _) => {
+            format!(r#"destination_workload_namespace="shop",destination_workload="{name}",pod="{pod}""#)
+        }
+        (RequestSource::Linkerd, "down") => format!(r#"namespace="shop",statefulset="{name}",pod="{pod}""#),
+        (RequestSource::Linkerd, _) => format!(r#"namespace="shop",deployment="{name}",pod="{pod}""#),
+        (RequestSource::OpenTelemetry, "down") => {
+            format!(r#"k8s_namespace_name="shop",k8s_statefulset_name="{name}",k8s_pod_name="{pod}""#)
+        }
+        (RequestSource::OpenTelemetry, _) => format!(
+            r#"k8s_namespace_name="shop",k8s_deployment_name="{name}",k8s_replicaset_name="{name}-1",k8s_pod_name="{pod}""#
+        ),
+    };
+    let result = |fails: bool| match (source, fails) {
+        (RequestSource::Istio, true) => r#"response_code="503""#,
+        (RequestSource::Istio, false) => r#"response_code="200""#,
+        (RequestSource::Linkerd, true) => r#"classification="failure""#,
+        (RequestSource::Linkerd, false) => r#"classification="success""#,
+        (RequestSource::OpenTelemetry, true) => r#"http_response_status_code="500""#,
+        (RequestSource::OpenTelemetry, false) => r#"http_response_status_code="200""#,
+    };
+    let mut text = String::new();
+    // Requests a second, by result.
+    for (name, by_result) in
+        [("web", &[(true, 1.0), (false, 9.0)][..]), ("down", &[(true, 5.0)]), ("fine", &[(false, 2.0)])]
+    {
+        for (pod, (side, share)) in
+            [("a", (Some(of_server), 0.9)), ("b", (Some(of_server), 0.9)), ("c", (of_client, 0.0))]
+        {
+            let Some(side) = side else { continue };
+            for (fails, rate) in by_result {
+                let labels = format!("{},{side},{}", workload(name, pod), result(*fails));
+                for at in (NOW - 1_800..=NOW).step_by(60) {
+                    let total = rate * (at - NOW + 1_800) as f64;
+                    writeln!(text, "{count}{{{labels}}} {total} {at}").expect("memory");
+                    for (bound, share) in bounds.iter().zip([share, 1.0, 1.0]) {
+                        writeln!(text, r#"{buckets}{{{labels},le="{bound}"}} {} {at}"#, total * share)
+                            .expect("memory");
+                    }
+                }
+            }
+        }
+    }
+    text + "# EOF\n"
+}
+
+#[tokio::test]
+async fn latencies_and_failures_are_read_as_meshes_and_opentelemetry_write_them() {
+    needs!("prometheus", "promtool");
+    for from in RequestSource::ALL {
+        let prometheus = start(&write_requests(from), &[]).await;
+        let source = PrometheusSource::new(PrometheusConfig {
+            url: prometheus.url.clone(),
+            live_window: ConfigDuration::from_secs(300),
+            labels: Some(LabelNames::modern()),
+            ..PrometheusConfig::default()
+        });
+        let source = source.expect("a valid configuration");
+        let names = ["shop".to_owned()];
+        let read = async |kind| {
+            let read = source.signal(kind, QueriedNamespaces::These(&names), now()).await;
+            let values = read.expect("it answers").0;
+            ["web", "down", "fine"].map(|name| {
+                let value =
+                    values.of("shop", name, []).unwrap_or_else(|| panic!("{from:?}: {kind:?} of {name}"));
+                (value.value * 1e6).round() / 1e6
+            })
+        };
+        assert_eq!(read(SignalKind::RequestLatency(from)).await, [175.0; 3], "{from:?}");
+        assert_eq!(read(SignalKind::SuccessRate(from)).await, [0.9, 0.0, 1.0], "{from:?}");
+    }
 }

@@ -42,8 +42,7 @@ use berth_model::WeeklyWindow;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("!has(self.dimensions) || !('Replicas' in self.dimensions) || has(self.objectives)").message("scaling Replicas requires objectives"),
-    validation = Rule::new("!has(self.objectives) || (has(self.dimensions) && !('Replicas' in self.dimensions)) || (has(self.bounds) && has(self.bounds.maxReplicas))").message("scaling Replicas requires bounds.maxReplicas"),
+    validation = Rule::new("(has(self.dimensions) ? !('Replicas' in self.dimensions) : !has(self.objectives)) || (has(self.bounds) && has(self.bounds.maxReplicas))").message("scaling Replicas requires bounds.maxReplicas"),
     validation = Rule::new("!has(self.bounds) || !has(self.bounds.minReplicas) || self.bounds.minReplicas > 0 || (has(self.objectives) && ((has(self.objectives.signal) && has(self.objectives.signal.query)) || (has(self.objectives.signals) && self.objectives.signals.exists(signal, has(signal.query)))))").message("bounds.minReplicas can be 0 only with a signal that has a query: without pods there is no other signal"),
     validation = Rule::new("!has(self.bounds) || !has(self.bounds.minReplicas) || !has(self.bounds.maxReplicas) || self.bounds.minReplicas <= self.bounds.maxReplicas").message("bounds.minReplicas must not be more than bounds.maxReplicas")
 )]
@@ -125,11 +124,11 @@ pub enum SizeEstimator {
 }
 
 /// Saturation signal for the number of replicas, and service level objectives.
-#[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(KubeSchema, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.signal) || (has(self.signals) && size(self.signals) > 0)").message("a signal is required"))]
 pub struct Objectives {
-    /// Saturation signal that the number of replicas follows.
+    /// Saturation signal that the number of replicas follows. Default, if `signals` has none: `CpuPressure` with the target 0.3,
+    /// or `CpuUtilization` with the target 0.7 where CPU is no dimension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<Signal>,
     /// Further signals. The number of replicas follows the one that is the highest relative to its target, and no replica is
@@ -137,10 +136,24 @@ pub struct Objectives {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub signals: Vec<Signal>,
+    /// Whose metrics the signal `RequestLatency` and the success rate are taken from.
+    /// `Istio`, `Linkerd` (of linkerd-viz), or `OpenTelemetry`: `http.server.request.duration`, whose resource attributes
+    /// `k8s.namespace.name`, `k8s.deployment.name` and `k8s.statefulset.name` Prometheus must promote to labels.
+    #[serde(default)]
+    pub request_metrics: RequestMetricsOf,
     /// Percentage of requests that must succeed, such as 99 or 99.9; replicas are added while fewer succeed. Default: 99
     /// with the signal `RequestLatency`, whose metrics count successes, too; otherwise none. A percentage of 0 is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success_rate: Option<SuccessRate>,
+}
+
+/// Who measures requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RequestMetricsOf {
+    #[default]
+    Istio,
+    Linkerd,
+    OpenTelemetry,
 }
 
 /// A metric that grows as the replicas saturate.
@@ -153,7 +166,7 @@ pub struct Signal {
     /// `CpuThrottling`: share of CFS periods in which containers were throttled.
     /// `CpuPressure`: share of time in which some task waited for a CPU (PSI).
     /// `RunQueueLatency`: seconds that tasks waited for a CPU per second of CPU use.
-    /// `RequestLatency`: 95th percentile of Istio's latency histograms, in milliseconds.
+    /// `RequestLatency`: 95th percentile on the server side, in milliseconds, from `requestMetrics`.
     /// `Query`: result of the query.
     #[serde(rename = "type")]
     pub type_: SignalType,
@@ -189,7 +202,7 @@ pub struct SuccessRate {
     /// Percentage of requests, such as `99` or `99.9`.
     #[schemars(length(min = 1, max = 16), regex(pattern = r"^([0-9]{1,2}([.][0-9]+)?|100)$"))]
     pub percent: String,
-    /// PromQL that returns the share of requests that succeeded, from 0 to 1; replaces the query of Istio's metrics.
+    /// PromQL that returns the share of requests that succeeded, from 0 to 1; replaces the built-in query of `requestMetrics`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub query: Option<String>,

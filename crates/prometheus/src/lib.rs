@@ -32,7 +32,7 @@ pub use facts::{Fact, FactRow, Missing};
 pub use metric::{Matcher, MatcherError, Metric, MetricKind};
 pub use query::{Points, QueriedNamespaces, rate_window};
 pub use series::{ResultType, Series, Skip, Skipped};
-pub use signal::{ServiceName, SignalKind, SignalValues, filled};
+pub use signal::{RequestSource, ServiceName, SignalKind, SignalValues, filled};
 pub use small::SmallAnswer;
 pub use source::{PrometheusSource, ReadSummary};
 pub use workload_labels::{LabelledKind, SelectorError, WorkloadSelector};

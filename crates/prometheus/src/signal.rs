@@ -1,6 +1,7 @@
 //! Queries for signals of services: one for all services of some namespaces, and their values per service. No I/O.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use berth_model::ConfigDuration;
 use berth_rightsizing::usage::Sample;
@@ -18,43 +19,108 @@ pub enum SignalKind {
     CpuPressure,
     /// Seconds that tasks waited in run queues, per second that they ran.
     RunQueueLatency,
-    /// The 95th percentile of Istio's histograms, in milliseconds, on the server side.
-    RequestLatency,
-    /// Fraction of requests that succeed, as Istio counts them on the server side.
-    SuccessRate,
+    /// The 95th percentile on the server side, in milliseconds.
+    RequestLatency(RequestSource),
+    /// Fraction of requests that do not fail on the server side.
+    SuccessRate(RequestSource),
 }
+
+/// Who measures the requests of a service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RequestSource {
+    #[default]
+    Istio,
+    /// With the labels of linkerd-viz: one of the pod's workload, by its kind.
+    Linkerd,
+    /// The stable HTTP conventions, with the resource attributes of Kubernetes as labels.
+    OpenTelemetry,
+}
+
+/// Where the metrics of a [`RequestSource`] are, and what their labels are called.
+struct RequestMetrics {
+    namespace: &'static str,
+    /// Exactly one of them is set.
+    workloads: &'static [&'static str],
+    /// Selects the server side.
+    server: &'static str,
+    buckets: &'static str,
+    /// From the unit of the buckets to milliseconds.
+    to_millis: &'static str,
+    count: &'static str,
+    failed: &'static str,
+}
+
+impl RequestSource {
+    pub const ALL: [RequestSource; 3] =
+        [RequestSource::Istio, RequestSource::Linkerd, RequestSource::OpenTelemetry];
+
+    fn metrics(self) -> RequestMetrics {
+        match self {
+            RequestSource::Istio => RequestMetrics {
+                namespace: "destination_workload_namespace",
+                workloads: &["destination_workload"],
+                server: r#"reporter="destination""#,
+                buckets: "istio_request_duration_milliseconds_bucket",
+                to_millis: "",
+                count: "istio_requests_total",
+                failed: r#"response_code=~"5..""#,
+            },
+            RequestSource::Linkerd => RequestMetrics {
+                namespace: "namespace",
+                workloads: &["deployment", "statefulset", "replicaset", "replicationcontroller"],
+                server: r#"direction="inbound""#,
+                buckets: "response_latency_ms_bucket",
+                to_millis: "",
+                count: "response_total",
+                failed: r#"classification="failure""#,
+            },
+            // A pod of a Deployment has the label of its ReplicaSet, too.
+            RequestSource::OpenTelemetry => RequestMetrics {
+                namespace: "k8s_namespace_name",
+                workloads: &["k8s_deployment_name", "k8s_statefulset_name"],
+                server: "",
+                buckets: "http_server_request_duration_seconds_bucket",
+                to_millis: "1000 * ",
+                count: "http_server_request_duration_seconds_count",
+                failed: r#"http_response_status_code=~"5..""#,
+            },
+        }
+    }
+
+    /// Returns the window of rates. OpenTelemetry's metrics are pushed once a minute by default, and a rate needs two points.
+    fn window(self, window: ConfigDuration) -> ConfigDuration {
+        match self {
+            RequestSource::Istio | RequestSource::Linkerd => window,
+            RequestSource::OpenTelemetry => ConfigDuration::new(window.get().max(PUSHED_WINDOW)),
+        }
+    }
+}
+
+/// Two and a half minutes.
+const PUSHED_WINDOW: Duration = Duration::from_secs(150);
 
 /// Label of a result: which half of a fraction it is.
 const PART: &str = "berth_part";
 const NUMERATOR: &str = "numerator";
 const DENOMINATOR: &str = "denominator";
-/// Labels of Istio's metrics.
-const WORKLOAD_NAMESPACE: &str = "destination_workload_namespace";
-const WORKLOAD: &str = "destination_workload";
+/// Label of a result: the workload, where one of several labels has it.
+const WORKLOAD: &str = "berth_workload";
 
 impl SignalKind {
-    pub const ALL: [SignalKind; 5] = [
-        SignalKind::CpuThrottling,
-        SignalKind::CpuPressure,
-        SignalKind::RunQueueLatency,
-        SignalKind::RequestLatency,
-        SignalKind::SuccessRate,
-    ];
-
     /// Returns the name in metrics and in ServiceScalers.
     pub fn name(self) -> &'static str {
         match self {
             SignalKind::CpuThrottling => "CpuThrottling",
             SignalKind::CpuPressure => "CpuPressure",
             SignalKind::RunQueueLatency => "RunQueueLatency",
-            SignalKind::RequestLatency => "RequestLatency",
-            SignalKind::SuccessRate => "SuccessRate",
+            SignalKind::RequestLatency(_) => "RequestLatency",
+            SignalKind::SuccessRate(_) => "SuccessRate",
         }
     }
 
     /// Whether a result is of a workload. Otherwise it is of a pod.
     fn is_of_workload(self) -> bool {
-        matches!(self, SignalKind::RequestLatency | SignalKind::SuccessRate)
+        matches!(self, SignalKind::RequestLatency(_) | SignalKind::SuccessRate(_))
     }
 }
 
@@ -81,11 +147,6 @@ impl Measure for SignalKind {
             };
             format!("{} or {}", half(NUMERATOR, numerator), half(DENOMINATOR, denominator))
         };
-        let to_workloads = namespace_matcher(WORKLOAD_NAMESPACE, group);
-        let requests = |metric: &str, more: &str| {
-            format!(r#"rate({metric}{{{extra}{to_workloads}reporter="destination"{more}}}[{window}])"#)
-        };
-        let by_workload = format!("{WORKLOAD_NAMESPACE}, {WORKLOAD}");
         // Without requests both are NaN, which `>= 0` leaves out.
         match self {
             SignalKind::CpuThrottling => {
@@ -99,15 +160,21 @@ impl Measure for SignalKind {
                 "container_cpu_schedstat_runqueue_seconds_total",
                 "container_cpu_schedstat_run_seconds_total",
             ),
-            SignalKind::RequestLatency => format!(
-                "histogram_quantile(0.95, sum by (le, {by_workload}) ({})) >= 0",
-                requests("istio_request_duration_milliseconds_bucket", "")
-            ),
-            SignalKind::SuccessRate => format!(
-                "sum by ({by_workload}) ({}) / sum by ({by_workload}) ({}) >= 0",
-                requests("istio_requests_total", r#", response_code!~"5..""#),
-                requests("istio_requests_total", "")
-            ),
+            SignalKind::RequestLatency(source) => {
+                let RequestMetrics { namespace, buckets, to_millis, .. } = source.metrics();
+                let (rate, workload) = requests(source, &extra, window, group);
+                let rate = rate(buckets, "");
+                format!(
+                    "{to_millis}histogram_quantile(0.95, sum by (le, {namespace}, {workload}) ({rate})) >= 0"
+                )
+            }
+            SignalKind::SuccessRate(source) => {
+                let RequestMetrics { namespace, count, failed, .. } = source.metrics();
+                let (rate, workload) = requests(source, &extra, window, group);
+                let sum = |more: &str| format!("sum by ({namespace}, {workload}) ({})", rate(count, more));
+                // There is no series of failures before the first one, nor of successes.
+                format!("1 - ({} or 0 * {all}) / {all} >= 0", sum(failed), all = sum(""))
+            }
         }
     }
 
@@ -118,13 +185,47 @@ impl Measure for SignalKind {
                 LabelNames { namespace, pod, container: PART.to_owned() }
             }
             SignalKind::CpuPressure => LabelNames { namespace, pod, container: String::new() },
-            SignalKind::RequestLatency | SignalKind::SuccessRate => LabelNames {
-                namespace: WORKLOAD_NAMESPACE.to_owned(),
-                pod: WORKLOAD.to_owned(),
-                container: String::new(),
-            },
+            SignalKind::RequestLatency(source) | SignalKind::SuccessRate(source) => {
+                let RequestMetrics { namespace, workloads, .. } = source.metrics();
+                LabelNames {
+                    namespace: namespace.to_owned(),
+                    pod: workload_label(workloads).to_owned(),
+                    container: String::new(),
+                }
+            }
         }
     }
+}
+
+/// Returns the label of a result with the workload.
+fn workload_label(workloads: &[&'static str]) -> &'static str {
+    if let [workload] = workloads { workload } else { WORKLOAD }
+}
+
+/// Returns the rate of a metric with some matchers more, and the label that names the workload in it.
+fn requests(
+    source: RequestSource,
+    extra: &str,
+    window: ConfigDuration,
+    group: &[String],
+) -> (impl Fn(&str, &str) -> String, &'static str) {
+    let RequestMetrics { namespace, workloads, server, .. } = source.metrics();
+    let (in_namespaces, window) = (namespace_matcher(namespace, group), source.window(window));
+    let label = workload_label(workloads);
+    let ours = format!("{extra}{in_namespaces}");
+    let rate = move |metric: &str, more: &str| {
+        let matchers = [ours.trim_end_matches([',', ' ']), server, more];
+        let matchers: Vec<&str> = matchers.into_iter().filter(|matcher| !matcher.is_empty()).collect();
+        let rate = format!("rate({metric}{{{}}}[{window}])", matchers.join(", "));
+        match workloads {
+            [_] => rate,
+            several => {
+                let labels: Vec<String> = several.iter().map(|label| format!("\"{label}\"")).collect();
+                format!(r#"label_join({rate}, "{label}", "", {})"#, labels.join(", "))
+            }
+        }
+    };
+    (rate, label)
 }
 
 /// Values of one signal in some namespaces.
@@ -295,10 +396,14 @@ mod tests {
         );
         assert!(of(SignalKind::RunQueueLatency).contains("container_cpu_schedstat_runqueue_seconds_total"));
         assert_eq!(
-            of(SignalKind::RequestLatency),
+            of(SignalKind::RequestLatency(RequestSource::Istio)),
             r#"histogram_quantile(0.95, sum by (le, destination_workload_namespace, destination_workload) (rate(istio_request_duration_milliseconds_bucket{destination_workload_namespace=~"bank|shop", reporter="destination"}[5m]))) >= 0"#
         );
-        assert!(of(SignalKind::SuccessRate).contains(r#"response_code!~"5..""#));
+        let wide = of(SignalKind::RequestLatency(RequestSource::OpenTelemetry));
+        assert!(wide.contains("[5m]"), "{wide}");
+        let narrow = PrometheusConfig { live_window: "1m".parse().unwrap(), ..config };
+        let pushed = query(&narrow, SignalKind::SuccessRate(RequestSource::OpenTelemetry), &["shop"]);
+        assert!(pushed.contains("[2m30s]") && !pushed.contains("[1m]"), "{pushed}");
     }
 
     fn values(kind: SignalKind, results: &[(&str, &str, &str, f64)]) -> SignalValues {
@@ -342,7 +447,7 @@ mod tests {
             &[("shop", "a", "", 0.2), ("shop", "b", "", 0.7), ("shop", "c", "", 0.9)],
         );
         assert_eq!(pressure.of("shop", "web", ["a", "b"]).map(|it| it.value), Some(0.7));
-        let latency = values(SignalKind::RequestLatency, &[("shop", "web", "", 120.0)]);
+        let latency = values(SignalKind::RequestLatency(RequestSource::Istio), &[("shop", "web", "", 120.0)]);
         assert_eq!(latency.of("shop", "web", []).map(|it| it.value), Some(120.0));
         assert_eq!(latency.of("shop", "cart", ["web"]), None);
     }

@@ -8,12 +8,12 @@ use serde::Deserialize;
 use crate::lean::nullable;
 use berth_crds::quota::QuotaAmount;
 use berth_crds::service_scaler::{
-    ContainerMode, Objectives, PolicyType, ReplicaScaling, ScalerTuning, ScalingDimension, ScalingRules,
-    SelectPolicy, ServiceBehavior as ApiBehavior, ServiceBounds as ApiBounds, ServiceScaler,
+    ContainerMode, Objectives, PolicyType, ReplicaScaling, RequestMetricsOf, ScalerTuning, ScalingDimension,
+    ScalingRules, SelectPolicy, ServiceBehavior as ApiBehavior, ServiceBounds as ApiBounds, ServiceScaler,
     ServiceScalerStatus, Signal, SignalType, SizeEstimator,
 };
 use berth_model::{LabelSelector, Operator, Quantity, Requirement, WeeklyWindow};
-use berth_prometheus::SignalKind;
+use berth_prometheus::{RequestSource, SignalKind};
 use berth_rightsizing::apply::Mode;
 use berth_rightsizing::recommend::method::Method;
 use berth_rightsizing::recommend::{OwnerRef, Vpa};
@@ -30,6 +30,11 @@ const FALLBACK_AFTER_S: i64 = 180;
 
 /// Percentage of requests that must succeed, where they are counted: the paper's.
 const SUCCESS_PERCENT: f64 = 99.0;
+
+/// Default target of `CpuPressure`: that of the simulation.
+const DEFAULT_PRESSURE: f64 = 0.3;
+/// Default target of `CpuUtilization`.
+const DEFAULT_UTILIZATION: f64 = 0.7;
 
 /// A ServiceScaler as read from the API server.
 #[derive(Debug, Clone)]
@@ -139,38 +144,41 @@ impl ScaledService {
             [ScalingDimension::Cpu, ScalingDimension::Memory].into_iter().chain(replicas).collect()
         });
         let scales = dimensions.contains(&ScalingDimension::Replicas);
-        let objectives = spec.objectives.as_ref().filter(|_| scales);
-        let plan = objectives.map(planned).transpose().and_then(|signals| {
-            let signals = signals.unwrap_or_default();
-            let settings = settings(
-                &dimensions,
-                objectives.map(|objectives| (objectives, &signals[..])),
-                spec.bounds.as_ref(),
-                spec.behavior.as_ref(),
-            )?;
-            let settings = tuned(settings, spec.tuning.as_ref())?;
-            let has_success = settings.horizontal.as_ref().is_some_and(|it| it.success_min > 0.0);
-            Ok(ScalingPlan {
-                signals,
-                schedule: match &settings.horizontal {
-                    Some(horizontal) => scheduled(spec.bounds.as_ref(), horizontal.max_replicas)?,
-                    None => Vec::new(),
-                },
-                success: objectives.filter(|_| has_success).map(|it| {
-                    let own = it.success_rate.as_ref().and_then(|success| success.query.clone());
-                    own.map_or(Query::Signal(SignalKind::SuccessRate), Query::Custom)
-                }),
-                needs_success: objectives.is_some_and(|it| it.success_rate.is_some()),
-                settings,
-                estimator: match spec.estimator {
-                    SizeEstimator::Showar => None,
-                    SizeEstimator::AutopilotWindow => Some(Method::AutopilotWindow),
-                    SizeEstimator::AutopilotEnsemble => Some(Method::AutopilotEnsemble),
-                },
-                behavior: behavior(spec.behavior.as_ref()),
-                dry_run: spec.dry_run,
-            })
-        });
+        let objectives = scales.then(|| spec.objectives.clone().unwrap_or_default());
+        let objectives = objectives.as_ref();
+        let plan =
+            objectives.map(|objectives| planned(objectives, &dimensions)).transpose().and_then(|signals| {
+                let signals = signals.unwrap_or_default();
+                let settings = settings(
+                    &dimensions,
+                    objectives.map(|objectives| (objectives, &signals[..])),
+                    spec.bounds.as_ref(),
+                    spec.behavior.as_ref(),
+                )?;
+                let settings = tuned(settings, spec.tuning.as_ref())?;
+                let has_success = settings.horizontal.as_ref().is_some_and(|it| it.success_min > 0.0);
+                Ok(ScalingPlan {
+                    signals,
+                    schedule: match &settings.horizontal {
+                        Some(horizontal) => scheduled(spec.bounds.as_ref(), horizontal.max_replicas)?,
+                        None => Vec::new(),
+                    },
+                    success: objectives.filter(|_| has_success).map(|it| {
+                        let own = it.success_rate.as_ref().and_then(|success| success.query.clone());
+                        let built_in = Query::Signal(SignalKind::SuccessRate(source_of_requests(it)));
+                        own.map_or(built_in, Query::Custom)
+                    }),
+                    needs_success: objectives.is_some_and(|it| it.success_rate.is_some()),
+                    settings,
+                    estimator: match spec.estimator {
+                        SizeEstimator::Showar => None,
+                        SizeEstimator::AutopilotWindow => Some(Method::AutopilotWindow),
+                        SizeEstimator::AutopilotEnsemble => Some(Method::AutopilotEnsemble),
+                    },
+                    behavior: behavior(spec.behavior.as_ref()),
+                    dry_run: spec.dry_run,
+                })
+            });
         Ok(ScaledService {
             namespace: meta.namespace.unwrap_or_default().into(),
             name: meta.name.unwrap_or_default().into(),
@@ -184,14 +192,22 @@ impl ScaledService {
     }
 }
 
-fn query(signal: &Signal) -> Query {
+fn source_of_requests(objectives: &Objectives) -> RequestSource {
+    match objectives.request_metrics {
+        RequestMetricsOf::Istio => RequestSource::Istio,
+        RequestMetricsOf::Linkerd => RequestSource::Linkerd,
+        RequestMetricsOf::OpenTelemetry => RequestSource::OpenTelemetry,
+    }
+}
+
+fn query(signal: &Signal, source: RequestSource) -> Query {
     let kind = match (&signal.query, signal.type_) {
         (Some(query), _) => return Query::Custom(query.clone()),
         (None, SignalType::CpuUtilization) => return Query::CpuUtilization,
         (None, SignalType::CpuThrottling) => SignalKind::CpuThrottling,
         (None, SignalType::CpuPressure) => SignalKind::CpuPressure,
         (None, SignalType::RunQueueLatency) => SignalKind::RunQueueLatency,
-        (None, SignalType::RequestLatency | SignalType::Query) => SignalKind::RequestLatency,
+        (None, SignalType::RequestLatency | SignalType::Query) => SignalKind::RequestLatency(source),
     };
     Query::Signal(kind)
 }
@@ -202,13 +218,25 @@ fn signals(objectives: &Objectives) -> impl Iterator<Item = (String, &Signal)> {
     first.chain(objectives.signals.iter().enumerate().map(|(at, signal)| (format!("signals[{at}]"), signal)))
 }
 
-fn planned(objectives: &Objectives) -> Result<Vec<PlannedSignal>, String> {
+/// Returns the signal of a service that names none: one that needs no mesh and no exporter.
+fn default_signal(dimensions: &[ScalingDimension]) -> PlannedSignal {
+    let (query, target) = match dimensions.contains(&ScalingDimension::Cpu) {
+        true => (Query::Signal(SignalKind::CpuPressure), DEFAULT_PRESSURE),
+        false => (Query::CpuUtilization, DEFAULT_UTILIZATION),
+    };
+    PlannedSignal { query, target, activation: None }
+}
+
+fn planned(objectives: &Objectives, dimensions: &[ScalingDimension]) -> Result<Vec<PlannedSignal>, String> {
+    if signals(objectives).next().is_none() {
+        return Ok(vec![default_signal(dimensions)]);
+    }
     let planned = signals(objectives).map(|(field, signal)| {
         let target = objective(&format!("{field}.target"), &signal.target)?;
         if target == 0.0 {
             return Err(format!("spec.objectives.{field}.target: must be above 0"));
         }
-        let query = query(signal);
+        let query = query(signal, source_of_requests(objectives));
         let activation =
             objective(&format!("{field}.activation"), signal.activation.as_deref().unwrap_or("0"))?;
         let activation = matches!(query, Query::Custom(_)).then_some(activation);
@@ -270,7 +298,6 @@ fn settings(
             name => drop(containers.insert(name.to_owned(), bounded)),
         }
     }
-    let scales = dimensions.contains(&ScalingDimension::Replicas);
     let horizontal = match objectives {
         Some((objectives, signals)) => {
             let horizontal = horizontal(objectives, signals, bounds)?;
@@ -291,7 +318,6 @@ fn settings(
                 ..horizontal
             })
         }
-        None if scales => return Err("spec.objectives: required to scale replicas".to_owned()),
         None => None,
     };
     Ok(ScalingSettings { vertical, containers, horizontal })
@@ -330,11 +356,12 @@ fn horizontal(
     signals: &[PlannedSignal],
     bounds: Option<&ApiBounds>,
 ) -> Result<Horizontal, String> {
-    let setpoint = signals.first().ok_or("spec.objectives.signal: required to scale replicas")?.target;
+    let setpoint = signals.first().ok_or("spec.objectives: there is no signal")?.target;
     let success = objectives.success_rate.as_ref();
     let percent = success.map(|it| objective("successRate.percent", &it.percent)).transpose()?;
     // Its metrics count successes, too.
-    let has_requests = signals.iter().any(|signal| signal.query == Query::Signal(SignalKind::RequestLatency));
+    let has_requests =
+        signals.iter().any(|signal| matches!(signal.query, Query::Signal(SignalKind::RequestLatency(_))));
     let usual = if has_requests { SUCCESS_PERCENT } else { 0.0 };
     let replicas = |of: fn(&ApiBounds) -> Option<i32>| bounds.and_then(of).map(|it| it.max(0).unsigned_abs());
     let least = replicas(|bounds| bounds.min_replicas).unwrap_or(1);
@@ -529,6 +556,25 @@ mod tests {
     }
 
     #[test]
+    fn a_service_that_names_no_signal_has_one_that_needs_no_mesh_and_no_exporter() {
+        let signals = |spec: &str| {
+            let plan = service(&format!(r#"{spec},"bounds":{{"maxReplicas":30}}"#)).plan.unwrap();
+            let setpoint = plan.settings.horizontal.unwrap().setpoint;
+            let [signal] = &plan.signals[..] else { panic!("{:?}", plan.signals) };
+            assert_eq!((signal.target, signal.activation), (setpoint, None));
+            (signal.query.clone(), setpoint)
+        };
+        let pressure = (Query::Signal(SignalKind::CpuPressure), 0.3);
+        assert_eq!(signals(r#","objectives":{}"#), pressure);
+        assert_eq!(signals(r#","dimensions":["Replicas","CPU"]"#), pressure);
+        let utilization = (Query::CpuUtilization, 0.7);
+        assert_eq!(signals(r#","dimensions":["Replicas","Memory"]"#), utilization);
+        assert_eq!(signals(r#","dimensions":["Replicas"],"objectives":{}"#), utilization);
+        let named = signals(r#","objectives":{"signals":[{"type":"CpuThrottling","target":"0.1"}]}"#);
+        assert_eq!(named, (Query::Signal(SignalKind::CpuThrottling), 0.1));
+    }
+
+    #[test]
     fn bounds_are_for_all_containers_or_for_one() {
         let spec = r#","dimensions":["CPU"],"bounds":{"containers":[
             {"name":"*","minAllowed":{"cpu":"200m"},"maxAllowed":{"cpu":2,"memory":"4Gi"}},
@@ -549,7 +595,7 @@ mod tests {
             let plan = service(&spec).plan.unwrap();
             (plan.success, plan.needs_success, plan.settings.horizontal.unwrap().success_min)
         };
-        let measured = Some(Query::Signal(SignalKind::SuccessRate));
+        let measured = Some(Query::Signal(SignalKind::SuccessRate(RequestSource::Istio)));
         assert_eq!(plan("RequestLatency", ""), (measured.clone(), false, 0.99));
         assert_eq!(
             plan("RequestLatency", r#","successRate":{"percent":"99.5"}"#),
@@ -558,6 +604,8 @@ mod tests {
         assert_eq!(plan("RequestLatency", r#","successRate":{"percent":"0"}"#), (None, true, 0.0));
         assert_eq!(plan("CpuPressure", ""), (None, false, 0.0));
         assert_eq!(plan("CpuPressure", r#","successRate":{"percent":"95"}"#), (measured, true, 0.95));
+        let (of_linkerd, ..) = plan("RequestLatency", r#","requestMetrics":"Linkerd""#);
+        assert_eq!(of_linkerd, Some(Query::Signal(SignalKind::SuccessRate(RequestSource::Linkerd))));
     }
 
     #[test]
@@ -587,7 +635,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_told_with_its_field() {
         for (spec, expected) in [
-            (r#","dimensions":["Replicas"]"#, "spec.objectives: required"),
+            (r#","dimensions":["Replicas"]"#, "spec.bounds.maxReplicas: required to scale replicas"),
             (
                 r#","objectives":{"signal":{"type":"CpuThrottling","target":"0.05"}}"#,
                 "spec.bounds.maxReplicas: required to scale replicas",
@@ -600,7 +648,6 @@ mod tests {
                 r#","bounds":{"containers":[{"name":"a","minAllowed":{"cpu":"2"},"maxAllowed":{"cpu":"1"}}]}"#,
                 "spec.bounds.containers[a].minAllowed[cpu]: is more than maxAllowed",
             ),
-            (r#","objectives":{},"bounds":{"maxReplicas":3}"#, "spec.objectives.signal: required"),
             (
                 r#","objectives":{"signal":{"type":"CpuUtilization","target":"0.7"}},"bounds":{"maxReplicas":3}"#,
                 "needs spec.dimensions without CPU",

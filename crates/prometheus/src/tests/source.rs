@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use super::fake::{Fake, RecordedRequest, Sources, error, matrix, vector};
 use crate::{
     Fact, HttpHeader, LabelNames, Metric, MetricKind, PrometheusSource, QueriedNamespaces, ReadSummary,
-    Series, ServiceName, SignalKind, Skip, SourceError, filled,
+    RequestSource, Series, ServiceName, SignalKind, Skip, SourceError, filled,
 };
 
 const NOW: i64 = 1_700_000_000;
@@ -285,7 +285,7 @@ async fn every_query_has_the_matchers_and_every_request_the_headers() {
     source.latest(namespaces, now(), |_, _| ()).await.unwrap();
     source.history(QueriedNamespaces::All, now(), |_, _| ()).await.unwrap();
     source.latest_of(&received, namespaces, now(), |_| ()).await.unwrap();
-    for kind in SignalKind::ALL {
+    for kind in all_signals() {
         source.signal(kind, namespaces, now()).await.unwrap();
     }
     for fact in [Fact::PodOwner, Fact::ReplicaSetOwner, Fact::JobOwner, Fact::Request(UsageKind::Cpu)] {
@@ -336,9 +336,19 @@ async fn concurrent_reads_detect_the_labels_once() {
     let fake = Fake::start(|_, asked| asked.answer()).await;
     let source = fake.source(|config| config.labels = None);
     let names = ["shop".to_owned()];
-    let reads = SignalKind::ALL.map(|kind| source.signal(kind, QueriedNamespaces::These(&names), now()));
+    let namespaces = QueriedNamespaces::These(&names);
+    let reads = all_signals().map(|kind| source.signal(kind, namespaces, now()));
     for read in futures::future::join_all(reads).await {
         read.unwrap();
     }
     assert_eq!(fake.asked().iter().filter(|asked| asked.is_count()).count(), 1);
+}
+
+fn all_signals() -> impl Iterator<Item = SignalKind> {
+    let of_requests = RequestSource::ALL
+        .into_iter()
+        .flat_map(|source| [SignalKind::RequestLatency(source), SignalKind::SuccessRate(source)]);
+    [SignalKind::CpuThrottling, SignalKind::CpuPressure, SignalKind::RunQueueLatency]
+        .into_iter()
+        .chain(of_requests)
 }
