@@ -16,13 +16,38 @@ pub async fn cluster_config(
     no_cluster: &'static str,
 ) -> Result<kube::Config> {
     let chosen = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-    let Some(file) = kubeconfig else {
-        return match kube::Config::from_kubeconfig(&chosen).await {
-            Ok(config) => Ok(config),
-            Err(error) => kube::Config::incluster().map_err(|_| error).context(no_cluster),
-        };
+    let (known, name) = match kubeconfig {
+        Some(file) => (Kubeconfig::read_from(file), format!("the kubeconfig {}", file.display())),
+        None => (Kubeconfig::read(), "the kubeconfig".to_owned()),
     };
-    let explain = || format!("cannot use the kubeconfig {}", file.display());
-    let kubeconfig = Kubeconfig::read_from(file).with_context(explain)?;
-    kube::Config::from_custom_kubeconfig(kubeconfig, &chosen).await.with_context(explain)
+    if let (Some(context), Ok(known)) = (context, &known) {
+        let mut names = known.contexts.iter().map(|known| known.name.as_str());
+        if names.clone().all(|known| known != context) {
+            let names = names.by_ref().collect::<Vec<_>>().join(", ");
+            anyhow::bail!("{name} has no context {context}, but {names}");
+        }
+    }
+    let read = async || kube::Config::from_custom_kubeconfig(known?, &chosen).await;
+    match (read().await, kubeconfig) {
+        (Err(error), None) => kube::Config::incluster().map_err(|_| error).context(no_cluster),
+        (config, _) => config.with_context(|| format!("cannot use {name}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_context_that_is_not_there_is_told_with_those_that_are() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("kubeconfig");
+        let text = "contexts: [{name: a, context: {cluster: c, user: u}}, {name: b, context: {cluster: c, user: u}}]\n\
+                    clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n";
+        std::fs::write(&file, text).expect("written");
+        let read = async |context| cluster_config(Some(&file), Some(context), "none").await;
+        assert!(read("b").await.is_ok());
+        let why = format!("{:#}", read("c").await.expect_err("there is none"));
+        assert_eq!(why, format!("the kubeconfig {} has no context c, but a, b", file.display()));
+    }
 }

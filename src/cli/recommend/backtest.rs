@@ -6,7 +6,6 @@ use anyhow::anyhow;
 
 use super::prometheus::{PrometheusQueries, runtime};
 use super::recording::{Column, Recording, VALUE_COLUMN, read};
-use super::values::shown;
 use super::{Answer, Failure, OutputFormat, RecommendOptions, note, of_prometheus, settings, show};
 use crate::advise::Recorder;
 use berth_rightsizing::recommend::backtest::{
@@ -62,7 +61,7 @@ fn outcomes(options: &RecommendOptions, recorded: &[Recorded]) -> Result<Vec<Out
         }
         outcomes.extend(of);
     }
-    let (warm_up, step) = (shown(options.warm_up), shown(options.step));
+    let (warm_up, step) = (options.warm_up, options.step);
     let advice = format!("shorter than --warm-up ({warm_up}) plus --step ({step}): give shorter ones");
     if outcomes.is_empty() {
         return Err(Failure::Input(anyhow!("nothing can be measured, all recorded usage is {advice}")));

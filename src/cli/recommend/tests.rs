@@ -227,6 +227,11 @@ async fn missing_usage_is_reported_with_a_remedy() {
         said.contains("no container_memory_working_set_bytes") && said.contains("/metrics/cadvisor"),
         "{said}"
     );
+    let said = without_usage(|_| false, &["--prometheus-label", "cluster=prod"]).await;
+    assert!(
+        said.contains("no container_memory_working_set_bytes with --prometheus-label cluster=prod"),
+        "{said}"
+    );
     let said = without_usage(|query| !query.contains("pod=~"), &["--label-set", "modern"]).await;
     assert!(said.contains("--label-set legacy"), "{said}");
     let said = without_usage(|query| !query.contains('{'), &[]).await;
@@ -251,7 +256,7 @@ async fn a_prometheus_can_be_backtested() {
     let (code, said) = refusal(answer(&fake.url, &["--backtest", "-o", "csv"]).await);
     assert!(code == 2 && said.contains("table or json"), "{said}");
     let (code, said) = refusal(answer(&fake.url, &["--backtest", "--warm-up", "3d"]).await);
-    assert!(code == 2 && said.contains("--warm-up (3 days)"), "{said}");
+    assert!(code == 2 && said.contains("--warm-up (72h) plus --step (1h)"), "{said}");
     let (code, said) = refusal(answer(&fake.url, &["--backtest", "x.csv"]).await);
     assert!(code == 2 && said.contains("not both"), "{said}");
 }
