@@ -43,7 +43,7 @@ pub use quantity::{Quantity, QuantityError, exact_bytes};
 pub use report::{PodRef, PodReport};
 pub use resources::{Amounts, Extended, Usage};
 pub use selector::{FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement};
-pub use taints::{Effect, Taint, Toleration, TolerationOperator};
+pub use taints::{Effect, Taint, Toleration, TolerationOperator, taint_number};
 pub use validate::InvalidField;
 pub use volumes::{
     AccessModes, AttachLimits, ClaimName, CsiVolume, Disk, HeldVolumes, NodeStorage, PodClaim, PodVolumes,

@@ -21,6 +21,7 @@ pub struct Toleration {
     /// Empty with `Exists`: every taint.
     pub key: Arc<str>,
     pub operator: TolerationOperator,
+    /// Of `Equal`; otherwise empty.
     pub value: Arc<str>,
     /// `None`: every effect.
     pub effect: Option<Effect>,
@@ -30,6 +31,21 @@ pub struct Toleration {
 pub enum TolerationOperator {
     Equal,
     Exists,
+    /// Taints with a larger number (KEP-5471).
+    Gt(i64),
+    /// Taints with a smaller number.
+    Lt(i64),
+}
+
+/// Parses a number as upstream does in taints and tolerations: decimal, without a plus sign or leading zeros.
+pub fn taint_number(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_plain = match digits.as_bytes() {
+        [b'0'] => text == "0",
+        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    if is_plain { text.parse().ok() } else { None }
 }
 
 impl Toleration {
@@ -44,6 +60,8 @@ impl Toleration {
         match self.operator {
             TolerationOperator::Exists => true,
             TolerationOperator::Equal => self.value == taint.value,
+            TolerationOperator::Gt(than) => taint_number(&taint.value).is_some_and(|number| number > than),
+            TolerationOperator::Lt(than) => taint_number(&taint.value).is_some_and(|number| number < than),
         }
     }
 }
@@ -81,5 +99,20 @@ mod tests {
         assert!(!toleration("gpu", Equal, "h100", None).tolerates(&no_schedule));
         assert!(toleration("gpu", Exists, "", None).tolerates(&no_schedule));
         assert!(toleration("", Exists, "", None).tolerates(&no_schedule));
+    }
+
+    #[test]
+    fn numbers_of_taints_are_compared_and_other_values_are_not_tolerated() {
+        use TolerationOperator::*;
+        let tolerates = |operator, value: &str| {
+            let taint = Taint { value: value.into(), ..taint(Effect::NoExecute) };
+            toleration("gpu", operator, "", None).tolerates(&taint)
+        };
+        assert!(tolerates(Gt(950), "951") && !tolerates(Gt(950), "950") && !tolerates(Gt(950), "-951"));
+        assert!(tolerates(Lt(-1), "-2") && !tolerates(Lt(-1), "-1") && !tolerates(Lt(-1), "0"));
+        for other in ["", "a", "01", "-0", "+2", "2.0", "-", "9223372036854775808"] {
+            assert!(!tolerates(Gt(i64::MIN), other) && !tolerates(Lt(i64::MAX), other), "{other:?}");
+        }
+        assert_eq!(taint_number("-9223372036854775808"), Some(i64::MIN));
     }
 }

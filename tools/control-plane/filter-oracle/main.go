@@ -23,9 +23,10 @@
 //	                             "message": "the message without a candidate"},
 //	              "error": "a plugin failed instead of answering"}]}
 //
-// Everything runs on the default profile and default feature gates, but DynamicResources is left out. Reasons are those of the
-// first plugin that rejects the node. Scores are normalised and weighted, over the feasible nodes. Preemption is tried on every
-// node that is not feasible but could be without some of its pods, even if other nodes are feasible.
+// Everything runs on the default profile and default feature gates, but DynamicResources is left out, and tolerations may compare
+// numbers. Reasons are those of the first plugin that rejects the node. Scores are normalised and weighted, over the feasible
+// nodes. Preemption is tried on every node that is not feasible but could be without some of its pods, even if other nodes are
+// feasible.
 package main
 
 import (
@@ -36,6 +37,7 @@ import (
 	"log"
 	"os"
 
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 )
@@ -55,6 +57,9 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("filter-oracle: ")
 	metrics.Register()
+	if err := utilfeature.DefaultMutableFeatureGate.Set("TaintTolerationComparisonOperators=true"); err != nil {
+		log.Fatal(err)
+	}
 	// Plugins log what they cannot parse; the answer contains the error, too.
 	klog.SetLogger(klog.Logger{})
 	if err := serve(context.Background()); err != nil {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Interner, Problems};
 use crate::lean::{LeanContainer, LeanPodSpec, LeanToleration, LeanVolumeSource};
-use berth_model::{Effect, HostPort, Protocol, Toleration, TolerationOperator};
+use berth_model::{Effect, HostPort, Protocol, Toleration, TolerationOperator, taint_number};
 
 pub(super) fn effect(name: &str) -> Option<Effect> {
     Some(match name {
@@ -22,17 +22,22 @@ pub(super) fn tolerations(
 ) -> Box<[Toleration]> {
     let mut all = Vec::with_capacity(lean.len());
     for (i, lean) in lean.iter().enumerate() {
+        let number = || taint_number(lean.value.as_deref().unwrap_or_default());
         let operator = match lean.operator.as_deref().unwrap_or_default() {
-            "" | "Equal" => TolerationOperator::Equal,
-            "Exists" => TolerationOperator::Exists,
+            "" | "Equal" => Some(TolerationOperator::Equal),
+            "Exists" => Some(TolerationOperator::Exists),
+            "Gt" => number().map(TolerationOperator::Gt),
+            "Lt" => number().map(TolerationOperator::Lt),
             other => {
                 problems.note(
                     || format!("spec.tolerations[{i}].operator"),
-                    || format!("{other:?} is neither Equal nor Exists"),
+                    || format!("{other:?} is none of Equal, Exists, Gt, Lt"),
                 );
                 continue;
             }
         };
+        // Compared with what is no number, which the API server refuses, no taint is tolerated.
+        let Some(operator) = operator else { continue };
         let effect = match lean.effect.as_deref().unwrap_or_default() {
             "" => None,
             name => match effect(name) {
@@ -49,7 +54,7 @@ pub(super) fn tolerations(
         // `Exists` ignores the value: pods that differ only in it belong to one class.
         let value = match operator {
             TolerationOperator::Equal => lean.value.as_deref().unwrap_or_default(),
-            TolerationOperator::Exists => "",
+            TolerationOperator::Exists | TolerationOperator::Gt(_) | TolerationOperator::Lt(_) => "",
         };
         all.push(Toleration {
             key: interner.text(lean.key.as_deref().unwrap_or_default()),

@@ -128,7 +128,10 @@ fn tolerations_are_defaulted_sorted_and_without_duplicates() {
         {"key": "b", "operator": "Exists", "value": "ignored", "effect": "NoExecute", "tolerationSeconds": 30},
         {"key": "a", "value": "1"},
         {"key": "b", "operator": "Exists", "effect": "NoExecute"},
-        {"operator": "Exists"}
+        {"operator": "Exists"},
+        {"key": "sla", "operator": "Gt", "value": "950", "effect": "NoSchedule"},
+        {"key": "sla", "operator": "Lt", "value": "-7"},
+        {"key": "sla", "operator": "Lt", "value": "seven"}
     ]}));
     let toleration = |key: &str, operator, value: &str, effect| Toleration {
         key: key.into(),
@@ -142,6 +145,8 @@ fn tolerations_are_defaulted_sorted_and_without_duplicates() {
             toleration("", TolerationOperator::Exists, "", None),
             toleration("a", TolerationOperator::Equal, "1", None),
             toleration("b", TolerationOperator::Exists, "", Some(Effect::NoExecute)),
+            toleration("sla", TolerationOperator::Gt(950), "", Some(Effect::NoSchedule)),
+            toleration("sla", TolerationOperator::Lt(-7), "", None),
         ]
     );
 }
@@ -149,9 +154,9 @@ fn tolerations_are_defaulted_sorted_and_without_duplicates() {
 #[test]
 fn a_toleration_of_an_unknown_kind_is_refused_by_name() {
     let (field, problem) =
-        error(json!({"tolerations": [{"operator": "Exists"}, {"key": "a", "operator": "Gt"}]}));
+        error(json!({"tolerations": [{"operator": "Exists"}, {"key": "a", "operator": "Ge"}]}));
     assert_eq!(field, "spec.tolerations[1].operator");
-    assert!(problem.contains("\"Gt\""), "{problem}");
+    assert!(problem.contains("\"Ge\""), "{problem}");
     let (field, problem) = error(json!({"tolerations": [{"key": "a", "effect": "Never"}]}));
     assert_eq!(field, "spec.tolerations[0].effect");
     assert!(problem.contains("\"Never\""), "{problem}");

@@ -20,7 +20,8 @@ pub const LABELS: [(&str, &[&str]); 7] = [
     ("rare", &["yes"]),
 ];
 pub const TAINT_KEYS: &[&str] = &["dedicated", "node.kubernetes.io/not-ready", "example.com/drain"];
-pub const TAINT_VALUES: &[&str] = &["", "a", "b"];
+/// Numbers, near-numbers and other text, for Gt and Lt.
+pub const TAINT_VALUES: &[&str] = &["", "a", "b", "-4", "3", "007", "8"];
 pub const GPU: &str = "example.com/gpu";
 pub const HUGE_PAGES: &str = "hugepages-2Mi";
 

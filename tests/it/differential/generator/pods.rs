@@ -115,8 +115,12 @@ impl Generator {
         let mut tolerations = Vec::new();
         for key in self.some(TAINT_KEYS, self.theme.taints) {
             let effect = self.one(&["", "NoSchedule", "PreferNoSchedule", "NoExecute"]);
-            tolerations.push(match self.one(&["Exists", "Equal", ""]) {
+            tolerations.push(match self.one(&["Exists", "Equal", "", "Gt", "Lt"]) {
                 "Exists" => json!({"key": key, "operator": "Exists", "effect": effect}),
+                operator @ ("Gt" | "Lt") => {
+                    let value = self.one(&["-3", "0", "7"]);
+                    json!({"key": key, "operator": operator, "value": value, "effect": effect})
+                }
                 operator => {
                     json!({"key": key, "operator": operator, "value": self.one(TAINT_VALUES), "effect": effect})
                 }
