@@ -26,9 +26,8 @@ pub enum SignalKind {
 }
 
 /// Who measures the requests of a service.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RequestSource {
-    #[default]
     Istio,
     /// With the labels of linkerd-viz: one of the pod's workload, by its kind.
     Linkerd,
@@ -39,7 +38,7 @@ pub enum RequestSource {
 /// Where the metrics of a [`RequestSource`] are, and what their labels are called.
 struct RequestMetrics {
     namespace: &'static str,
-    /// Exactly one of them is set.
+    /// One of them is set.
     workloads: &'static [&'static str],
     /// Selects the server side.
     server: &'static str,

@@ -61,7 +61,7 @@ pub struct BegunDecisions {
 pub struct Begun(Arc<AtomicUsize>);
 
 /// A decision that has begun; it ends when it is dropped.
-pub struct Decision {
+pub struct OwnDecision {
     pub term: u64,
     begun: Begun,
 }
@@ -72,15 +72,15 @@ impl Begun {
         self.0.load(Ordering::SeqCst) == 0
     }
 
-    fn begin(&self, term: impl Fn() -> Option<u64>) -> Option<Decision> {
+    fn begin(&self, term: impl Fn() -> Option<u64>) -> Option<OwnDecision> {
         self.0.fetch_add(1, Ordering::SeqCst);
-        let mut decision = Decision { term: 0, begun: self.clone() };
+        let mut decision = OwnDecision { term: 0, begun: self.clone() };
         decision.term = term()?;
         Some(decision)
     }
 }
 
-impl Drop for Decision {
+impl Drop for OwnDecision {
     fn drop(&mut self) {
         self.begun.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -123,13 +123,13 @@ impl Forward {
     }
 
     /// Begins to decide about a bind, if this process may.
-    pub fn begin_bind(&self) -> Option<Decision> {
+    pub fn begin_bind(&self) -> Option<OwnDecision> {
         let OwnTerm { binds, begun, .. } = &self.shared.ours;
         begun.binds.begin(binds)
     }
 
     /// Begins a review, if this process may.
-    pub fn begin_review(&self) -> Option<Decision> {
+    pub fn begin_review(&self) -> Option<OwnDecision> {
         let OwnTerm { reviews, begun, .. } = &self.shared.ours;
         begun.reviews.begin(reviews)
     }
