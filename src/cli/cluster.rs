@@ -21,10 +21,9 @@ pub async fn cluster_config(
         None => (Kubeconfig::read(), "the kubeconfig".to_owned()),
     };
     if let (Some(context), Ok(known)) = (context, &known) {
-        let mut names = known.contexts.iter().map(|known| known.name.as_str());
-        if names.clone().all(|known| known != context) {
-            let names = names.by_ref().collect::<Vec<_>>().join(", ");
-            anyhow::bail!("{name} has no context {context}, but {names}");
+        let names: Vec<&str> = known.contexts.iter().map(|known| known.name.as_str()).collect();
+        if !names.contains(&context) {
+            anyhow::bail!("{name} has no context {context}, but {}", names.join(", "));
         }
     }
     let read = async || kube::Config::from_custom_kubeconfig(known?, &chosen).await;

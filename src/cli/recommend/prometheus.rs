@@ -362,17 +362,13 @@ impl<'a> PrometheusQueries<'a> {
     async fn explain_no_samples(&self) -> Result<anyhow::Error, Failure> {
         let metric = &self.source.config().memory_metric;
         let (url, history) = (self.address.shown(), shown(self.options.history));
-        let of_cluster = match &self.options.prometheus_label[..] {
-            [] => String::new(),
-            matchers => {
-                let matchers: Vec<String> = matchers.iter().map(ToString::to_string).collect();
-                format!(" with --prometheus-label {}", matchers.join(" --prometheus-label "))
-            }
-        };
+        let matchers = self.options.prometheus_label.iter();
+        let matching: String =
+            matchers.map(|matcher| format!(" with --prometheus-label {matcher}")).collect();
         Ok(match self.source.missing(self.now).await.map_err(|error| self.address.failure(error))? {
             Missing::Metric => anyhow!(
-                "Prometheus at {url} has no {metric}{of_cluster} in the last {history}: let it scrape the kubelets' /metrics/cadvisor, or \
-                 give the address of the one that does"
+                "Prometheus at {url} has no {metric}{matching} in the last {history}: let it scrape the kubelets' \
+                 /metrics/cadvisor, or give the address of the one that does"
             ),
             Missing::Labels { legacy } => {
                 let set = if legacy { "legacy" } else { "modern" };

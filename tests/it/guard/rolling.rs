@@ -176,5 +176,7 @@ async fn three_rolling_updates_of_two_replicas_lose_no_review_and_no_request_to_
     println!("{sent} requests in {UPDATES} rolling updates, the slowest took {slowest:?}");
     let failed = requests.failed.lock();
     assert!(failed.is_empty(), "{} of {sent} failed: {:#?}", failed.len(), &failed[..failed.len().min(10)]);
+    // Some in each of them, also on a busy machine.
+    assert!(sent > 100, "{sent} requests");
     assert!(sent_in_each.iter().all(|sent| *sent > 0), "{sent_in_each:?} requests");
 }

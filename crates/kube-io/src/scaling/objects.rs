@@ -146,39 +146,39 @@ impl ScaledService {
         let scales = dimensions.contains(&ScalingDimension::Replicas);
         let objectives = scales.then(|| spec.objectives.clone().unwrap_or_default());
         let objectives = objectives.as_ref();
-        let plan =
-            objectives.map(|objectives| planned(objectives, &dimensions)).transpose().and_then(|signals| {
-                let signals = signals.unwrap_or_default();
-                let settings = settings(
-                    &dimensions,
-                    objectives.map(|objectives| (objectives, &signals[..])),
-                    spec.bounds.as_ref(),
-                    spec.behavior.as_ref(),
-                )?;
-                let settings = tuned(settings, spec.tuning.as_ref())?;
-                let has_success = settings.horizontal.as_ref().is_some_and(|it| it.success_min > 0.0);
-                Ok(ScalingPlan {
-                    signals,
-                    schedule: match &settings.horizontal {
-                        Some(horizontal) => scheduled(spec.bounds.as_ref(), horizontal.max_replicas)?,
-                        None => Vec::new(),
-                    },
-                    success: objectives.filter(|_| has_success).map(|it| {
-                        let own = it.success_rate.as_ref().and_then(|success| success.query.clone());
-                        let built_in = Query::Signal(SignalKind::SuccessRate(source_of_requests(it)));
-                        own.map_or(built_in, Query::Custom)
-                    }),
-                    needs_success: objectives.is_some_and(|it| it.success_rate.is_some()),
-                    settings,
-                    estimator: match spec.estimator {
-                        SizeEstimator::Showar => None,
-                        SizeEstimator::AutopilotWindow => Some(Method::AutopilotWindow),
-                        SizeEstimator::AutopilotEnsemble => Some(Method::AutopilotEnsemble),
-                    },
-                    behavior: behavior(spec.behavior.as_ref()),
-                    dry_run: spec.dry_run,
-                })
-            });
+        let signals = objectives.map(|objectives| planned(objectives, &dimensions)).transpose();
+        let plan = signals.and_then(|signals| {
+            let signals = signals.unwrap_or_default();
+            let settings = settings(
+                &dimensions,
+                objectives.map(|objectives| (objectives, &signals[..])),
+                spec.bounds.as_ref(),
+                spec.behavior.as_ref(),
+            )?;
+            let settings = tuned(settings, spec.tuning.as_ref())?;
+            let has_success = settings.horizontal.as_ref().is_some_and(|it| it.success_min > 0.0);
+            Ok(ScalingPlan {
+                signals,
+                schedule: match &settings.horizontal {
+                    Some(horizontal) => scheduled(spec.bounds.as_ref(), horizontal.max_replicas)?,
+                    None => Vec::new(),
+                },
+                success: objectives.filter(|_| has_success).map(|it| {
+                    let own = it.success_rate.as_ref().and_then(|success| success.query.clone());
+                    let built_in = Query::Signal(SignalKind::SuccessRate(source_of_requests(it)));
+                    own.map_or(built_in, Query::Custom)
+                }),
+                needs_success: objectives.is_some_and(|it| it.success_rate.is_some()),
+                settings,
+                estimator: match spec.estimator {
+                    SizeEstimator::Showar => None,
+                    SizeEstimator::AutopilotWindow => Some(Method::AutopilotWindow),
+                    SizeEstimator::AutopilotEnsemble => Some(Method::AutopilotEnsemble),
+                },
+                behavior: behavior(spec.behavior.as_ref()),
+                dry_run: spec.dry_run,
+            })
+        });
         Ok(ScaledService {
             namespace: meta.namespace.unwrap_or_default().into(),
             name: meta.name.unwrap_or_default().into(),

@@ -231,7 +231,7 @@ async fn review(
 }
 
 impl Guard {
-    /// `until`: a request that another replica has to answer is forwarded no later.
+    /// `until`: how long a review may wait for the leader.
     async fn respond(&self, headers: &HeaderMap, body: Body, until: Instant) -> (&'static str, Response) {
         let body = match body::read(body, MAX_BODY).await {
             Ok(body) => body,
