@@ -26,10 +26,10 @@ use berth_kube_io::scaling::ScaledService;
 use berth_kube_io::vpa::Recommending;
 use berth_kube_io::{
     LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode,
-    LeanCsiStorageCapacity, LeanNamespace, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim,
-    LeanPod, LeanPodDisruptionBudget, LeanPodGroup, LeanQuota, LeanReplicaSet, LeanReplicationController,
-    LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, OptionalKind, list_all,
-    list_version,
+    LeanCsiStorageCapacity, LeanDeviceClass, LeanNamespace, LeanObject, LeanPersistentVolume,
+    LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup, LeanQuota, LeanReplicaSet,
+    LeanReplicationController, LeanResourceClaim, LeanResourceSlice, LeanService, LeanStatefulSet,
+    LeanStorageClass, LeanVolumeAttachment, OptionalKind, list_all, list_version,
 };
 use berth_model::ConfigDuration;
 use berth_prometheus::{PrometheusConfig, PrometheusSource, QueriedNamespaces, ServiceName};
@@ -52,7 +52,7 @@ pub struct ExplainOptions {
     #[arg(value_name = "NAMESPACE/POD", value_parser = pod_name, conflicts_with = "all_pending")]
     pub pod: Option<PodName>,
     /// Read the cluster from this file, or from standard input if it is `-`: the output of `kubectl get
-    /// nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations,allocationpolicies,quotas.berth.dev,podgroups
+    /// nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,resourceclaims,resourceslices,deviceclasses,services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations,allocationpolicies,quotas.berth.dev,podgroups
     /// -A -o json`. Default: read from the API server.
     #[arg(short, long, value_name = "FILE")]
     pub filename: Option<PathBuf>,
@@ -397,6 +397,10 @@ fn list(options: &ExplainOptions) -> Result<Dump> {
         list_objects::<LeanCsiDriver>(&client, &mut dump, VOLUMES).await;
         list_objects::<LeanCsiStorageCapacity>(&client, &mut dump, VOLUMES).await;
         list_objects::<LeanVolumeAttachment>(&client, &mut dump, VOLUMES).await;
+        const DEVICES: &str = "devices are judged without them";
+        list_objects::<LeanResourceSlice>(&client, &mut dump, DEVICES).await;
+        list_objects::<LeanDeviceClass>(&client, &mut dump, DEVICES).await;
+        list_objects::<LeanResourceClaim>(&client, &mut dump, DEVICES).await;
         const SPREAD: &str = "default topology spread ignores them";
         list_objects::<LeanService>(&client, &mut dump, SPREAD).await;
         list_objects::<LeanReplicationController>(&client, &mut dump, SPREAD).await;

@@ -243,6 +243,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         binds: Arc::default(),
         pod_watch: Arc::default(),
         node_watch: Arc::default(),
+        claim_watch: Arc::default(),
         object_watches: Arc::default(),
         self_checks: Arc::default(),
         lease_renewed: Arc::default(),
@@ -263,6 +264,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         config: &config,
         serving: secure_address,
         pods: &sources.pod_watch,
+        claims: &sources.claim_watch,
         renewed: &sources.lease_renewed,
     };
     let leadership = leadership::lead(&mut tasks, &engine, place, &health, working.clone())?;
@@ -542,6 +544,9 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         ObjectKind::CsiDriver,
         ObjectKind::CsiStorageCapacity,
         ObjectKind::VolumeAttachment,
+        ObjectKind::ResourceSlice,
+        ObjectKind::DeviceClass,
+        ObjectKind::ResourceClaim,
         ObjectKind::Allocation,
         ObjectKind::PodGroup,
         ObjectKind::CoschedulingPodGroup,

@@ -16,10 +16,10 @@ use serde_json::value::RawValue;
 use super::{ExplainSettings, World};
 use berth_kube_io::{
     BadObject, Guarded, Interner, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup,
-    LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject,
+    LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanDeviceClass, LeanNamespace, LeanNode, LeanObject,
     LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup,
-    LeanQuota, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
-    LeanVolumeAttachment, ObjectId,
+    LeanQuota, LeanReplicaSet, LeanReplicationController, LeanResourceClaim, LeanResourceSlice, LeanService,
+    LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, ObjectId,
 };
 use berth_model::{Node, Pod};
 use berth_scheduler::objects::ClusterObject;
@@ -148,6 +148,9 @@ impl Dump {
                 self.add_object(parse::<LeanCsiStorageCapacity>(json));
             }
             ("storage.k8s.io/v1", "VolumeAttachment") => self.add_object(parse::<LeanVolumeAttachment>(json)),
+            ("resource.k8s.io/v1", "ResourceSlice") => self.add_object(parse::<LeanResourceSlice>(json)),
+            ("resource.k8s.io/v1", "DeviceClass") => self.add_object(parse::<LeanDeviceClass>(json)),
+            ("resource.k8s.io/v1", "ResourceClaim") => self.add_object(parse::<LeanResourceClaim>(json)),
             ("apps/v1", "ReplicaSet") => self.add_object(parse::<LeanReplicaSet>(json)),
             ("apps/v1", "StatefulSet") => self.add_object(parse::<LeanStatefulSet>(json)),
             ("policy/v1", "PodDisruptionBudget") => {

@@ -298,6 +298,46 @@ fn volumes_and_claims_of_the_dump_are_read() {
 }
 
 #[test]
+fn devices_of_the_dump_are_judged_request_by_request() {
+    const V1: &str = "resource.k8s.io/v1";
+    let slice = |node: &str, model: &str| {
+        let device = json!({"name": "gpu-0", "attributes": {"model": {"string": model}}});
+        json!({"apiVersion": V1, "kind": "ResourceSlice", "metadata": {"name": format!("{node}-gpus")},
+            "spec": {"driver": "gpu.example.com", "nodeName": node, "devices": [device],
+                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}})
+    };
+    let large = "device.attributes['gpu.example.com'].model == 'large'";
+    let request = json!({"name": "gpu", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1,
+        "selectors": [{"cel": {"expression": large}}]}});
+    let claim = |name: &str, status: Value| {
+        json!({"apiVersion": V1, "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": "default", "uid": name, "resourceVersion": "1"},
+            "spec": {"devices": {"requests": [request]}}, "status": status})
+    };
+    let result = json!({"request": "gpu", "driver": "gpu.example.com", "pool": "taken", "device": "gpu-0"});
+    let uses = |claim: &str| json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]});
+    let answers = Cluster::default()
+        .node("free", json!({}))
+        .node("none", json!({}))
+        .node("small", json!({}))
+        .node("taken", json!({}))
+        .with(json!({"apiVersion": V1, "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}))
+        .with(slice("free", "large"))
+        .with(slice("small", "small"))
+        .with(slice("taken", "large"))
+        .with(claim("theirs", json!({"allocation": {"devices": {"results": [result]}}})))
+        .with(claim("ours", json!({})))
+        .pod("training", uses("ours"))
+        .explain(&[]);
+    assert_eq!(names(&answers[0]["feasible"]), ["free"]);
+    let why = |node: &str| answers[0]["reasons"][node][1].as_str().expect("a second text").to_owned();
+    assert_eq!(answers[0]["reasons"]["none"][0], "cannot allocate all claims");
+    assert_eq!(why("none"), "request gpu of class gpu: the node has no device");
+    assert_eq!(why("small"), "request gpu of class gpu: the selectors are false for its only device");
+    assert_eq!(why("taken"), "request gpu of class gpu: wants 1 of 1 matching devices: 1 taken");
+}
+
+#[test]
 fn the_table_is_no_wider_than_asked_and_groups_pods_and_nodes_that_are_alike() {
     let mut cluster = Cluster::default();
     for at in 0..30 {

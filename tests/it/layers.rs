@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Crates that decide. Their tests build without any of `IO`, too.
-const DECISIONS: [&str; 3] = ["berth-model", "berth-scheduler", "berth-rightsizing"];
+const DECISIONS: [&str; 4] = ["berth-model", "berth-devices", "berth-scheduler", "berth-rightsizing"];
 const IO: [&str; 9] =
     ["axum", "http", "hyper", "k8s-openapi", "kube", "prometheus-http-query", "reqwest", "tokio", "tracing"];
 

@@ -4,6 +4,7 @@
 pub(crate) mod audit;
 mod beside;
 mod bursts;
+mod devices;
 mod faults;
 mod leaders;
 mod preemption;

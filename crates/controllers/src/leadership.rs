@@ -22,7 +22,7 @@ use berth_kube_io::{Deadline, Elector, Fence, Holder, LeaseConfig, LeaseExit, Me
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::Share;
 use berth_telemetry::Health;
-use known_binds::await_known_binds;
+use known_binds::{await_known_binds, await_known_claims};
 
 /// Term of a process that leads without an election.
 const ONLY_TERM: u64 = 1;
@@ -155,6 +155,7 @@ pub struct ElectionContext<'a> {
     pub serving: Option<SocketAddr>,
     /// The watch of pods; it is started later.
     pub pods: &'a Arc<WatchCounters>,
+    pub claims: &'a Arc<WatchCounters>,
     /// Set to the time of each renewal, in seconds since 1970.
     pub renewed: &'a Arc<AtomicI64>,
 }
@@ -163,7 +164,7 @@ pub struct ElectionContext<'a> {
 pub fn lead(
     tasks: &mut Tasks,
     engine: &Engine,
-    ElectionContext { cluster, config, serving, pods, renewed }: ElectionContext,
+    ElectionContext { cluster, config, serving, pods, claims, renewed }: ElectionContext,
     health: &Health,
     working: watch::Receiver<bool>,
 ) -> Result<Leadership> {
@@ -176,7 +177,7 @@ pub fn lead(
         let (to, ready) = (engine.clone(), decides.ready.clone());
         let (health, at_end) = (health.clone(), decides.stopping.clone());
         health.set_catching_up(true);
-        follow(tasks, engine, (client, pods), (places.clone(), None), move |term| {
+        follow(tasks, engine, (client, pods, claims), (places.clone(), None), move |term| {
             set(&to, &at_end, Some(&ready), term);
             health.set_catching_up(false);
         });
@@ -217,7 +218,9 @@ pub fn lead(
     let (to, ready) = (engine.clone(), decides.ready.clone());
     if !election.active_active {
         let (leads, at_end) = ((leading.clone(), Some(deadline.clone())), decides.stopping.clone());
-        follow(tasks, engine, (client, pods), leads, move |term| set(&to, &at_end, Some(&ready), term));
+        follow(tasks, engine, (client, pods, claims), leads, move |term| {
+            set(&to, &at_end, Some(&ready), term)
+        });
         let fence = Some(Fence::new(deadline.clone(), &lease));
         let exits = [exit].into();
         return Ok(Leadership {
@@ -231,7 +234,7 @@ pub fn lead(
         });
     }
 
-    follow(tasks, engine, (client.clone(), pods), (leading, Some(deadline)), move |term| {
+    follow(tasks, engine, (client.clone(), pods, claims), (leading, Some(deadline)), move |term| {
         let before = std::mem::replace(&mut *ready.lock(), term);
         if before != term {
             let decides = term.is_some();
@@ -251,7 +254,7 @@ pub fn lead(
     follow_members(tasks, engine, identity.clone(), others.clone());
     let (to, leads) = (engine.clone(), (places.clone(), Some(deadline.clone())));
     let at_end = decides.stopping.clone();
-    follow(tasks, engine, (client, pods), leads, move |term| {
+    follow(tasks, engine, (client, pods, claims), leads, move |term| {
         set(&to, &at_end, None, term);
     });
     let fence = Some(Fence::new(deadline.clone(), &member));
@@ -294,11 +297,11 @@ fn set(engine: &Engine, stopping: &AtomicBool, decides: Option<&Mutex<Option<u64
 fn follow(
     tasks: &mut Tasks,
     engine: &Engine,
-    (client, pods): (Client, &Arc<WatchCounters>),
+    (client, pods, claims): (Client, &Arc<WatchCounters>, &Arc<WatchCounters>),
     (mut leading, deadline): (watch::Receiver<bool>, Option<Deadline>),
     apply: impl Fn(Option<u64>) + Send + 'static,
 ) {
-    let (engine, pods) = (engine.clone(), pods.clone());
+    let (engine, pods, claims) = (engine.clone(), pods.clone(), claims.clone());
     tasks.spawn("leadership", async move {
         loop {
             let leads = *leading.borrow_and_update();
@@ -306,8 +309,12 @@ fn follow(
                 None => apply(None),
                 Some(term) => {
                     let handed_over = deadline.as_ref().and_then(Deadline::handed_over);
+                    let known = async {
+                        await_known_binds(&engine, &client, &pods.progress, handed_over).await;
+                        await_known_claims(&client, &claims.progress).await;
+                    };
                     tokio::select! {
-                        () = await_known_binds(&engine, &client, &pods.progress, handed_over) => apply(Some(term)),
+                        () = known => apply(Some(term)),
                         () = lost(leading.clone()) => {}
                     }
                 }

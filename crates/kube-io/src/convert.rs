@@ -4,6 +4,7 @@
 //! its `problems`. Only the first problem of a pod is reported.
 
 mod affinity;
+mod devices;
 mod interner;
 mod node;
 mod placing;
@@ -27,13 +28,18 @@ use berth_model::{
     ScheduledCondition, SpecError, Unsupported,
 };
 
-/// The first problem found in a pod.
+/// The first problem found in an object.
 #[derive(Default)]
-struct Problems(Option<SpecError>);
+pub(super) struct Problems(Option<SpecError>);
 
 impl Problems {
+    /// Returns the problem with its path, for the author of the object.
+    pub(super) fn text(&self) -> Option<Arc<str>> {
+        self.0.as_ref().map(|error| error.to_string().into())
+    }
+
     /// Records the first problem. Path and text are only built if needed.
-    fn note(&mut self, field: impl FnOnce() -> String, problem: impl FnOnce() -> String) {
+    pub(super) fn note(&mut self, field: impl FnOnce() -> String, problem: impl FnOnce() -> String) {
         if self.0.is_none() {
             self.0 = Some(SpecError { field: field(), problem: problem() });
         }
@@ -71,7 +77,9 @@ impl LeanPod {
             group: pod_group(&self.spec).map(|name| interner.text(name)),
         };
 
+        let devices = devices::claims(&self.spec, &self.status, interner, &mut problems);
         let spec = PodSpec {
+            devices: None,
             usage: usage.clone(),
             tolerations: placing::tolerations(&self.spec.tolerations, interner, &mut problems),
             node_selector: interner.labels(&self.spec.node_selector),
@@ -98,6 +106,7 @@ impl LeanPod {
         let pinned = pinned(&self);
         let (metadata, lean, status) = (self.metadata, self.spec, self.status);
         Pod {
+            devices,
             uid: metadata.uid.unwrap_or_default().into(),
             namespace,
             name: metadata.name.unwrap_or_default().into(),
@@ -183,7 +192,6 @@ fn unsupported(spec: &LeanPodSpec) -> Box<[Unsupported]> {
             (spec.volumes.iter()).any(|volume| matches!(volume.source, Some(LeanVolumeSource::Unknown))),
             Unsupported::Volumes,
         ),
-        (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),
         (spec.scheduling_group.is_some() && pod_group(spec).is_none(), Unsupported::SchedulingGroup),
         (spec.workload_ref.is_some(), Unsupported::WorkloadRef),
     ]

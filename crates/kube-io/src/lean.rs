@@ -11,7 +11,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, de::IgnoredAny};
 
-pub(super) use self::read::{SAFE_TO_EVICT, lean_meta, nullable};
+pub(super) use self::read::{LeanQuantity, SAFE_TO_EVICT, lean_meta, nullable};
 use berth_model::{Quantity, QuantityError};
 
 /// A pod to watch with `Api<LeanPod>`; see `into_pod`.
@@ -71,10 +71,19 @@ pub(super) struct LeanPodSpec {
     #[serde(deserialize_with = "nullable")]
     pub volumes: Vec<LeanVolume>,
     #[serde(deserialize_with = "nullable")]
-    pub resource_claims: Vec<IgnoredAny>,
+    pub resource_claims: Vec<LeanPodClaim>,
     pub scheduling_group: Option<LeanSchedulingGroup>,
     /// The name of `schedulingGroup` in 1.35.
     pub workload_ref: Option<IgnoredAny>,
+}
+
+/// An entry of `spec.resourceClaims`, or of `status.resourceClaimStatuses`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanPodClaim {
+    pub name: String,
+    pub resource_claim_name: Option<String>,
+    pub resource_claim_template_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -253,6 +262,8 @@ pub(super) struct LeanPodStatus {
     pub start_time: Option<String>,
     #[serde(deserialize_with = "nullable")]
     pub conditions: LeanConditions,
+    #[serde(deserialize_with = "nullable")]
+    pub resource_claim_statuses: Vec<LeanPodClaim>,
     #[serde(deserialize_with = "nullable")]
     pub container_statuses: Vec<LeanContainerStatus>,
     #[serde(deserialize_with = "nullable")]

@@ -54,9 +54,10 @@ pub use members::MemberLeases;
 pub(crate) use objects::SELECTED_NODE;
 pub use objects::{
     LeanAllocation, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity,
-    LeanNamespace, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPodDisruptionBudget,
-    LeanPodGroup, LeanReplicaSet, LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass,
-    LeanVolumeAttachment, ObjectIndex, ObjectSink, PodGroupVersion,
+    LeanDeviceClass, LeanNamespace, LeanObject, LeanPersistentVolume, LeanPersistentVolumeClaim,
+    LeanPodDisruptionBudget, LeanPodGroup, LeanReplicaSet, LeanReplicationController, LeanResourceClaim,
+    LeanResourceSlice, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, ObjectIndex,
+    ObjectSink, PodGroupVersion,
 };
 pub use pod_reader::PodReader;
 pub use policies::{LeanAllocationPolicy, PolicyWriter};

@@ -2,6 +2,7 @@
 
 mod allocations;
 mod budgets;
+mod devices;
 mod volumes;
 
 use std::collections::{BTreeMap, HashSet};
@@ -9,6 +10,8 @@ use std::sync::Arc;
 
 pub use allocations::{LeanAllocation, LeanCoschedulingPodGroup, LeanPodGroup, PodGroupVersion};
 pub use budgets::LeanPodDisruptionBudget;
+pub(crate) use devices::LeanDeviceAllocation;
+pub use devices::{LeanDeviceClass, LeanResourceClaim, LeanResourceSlice};
 pub(crate) use volumes::SELECTED_NODE;
 pub use volumes::{
     LeanCsiDriver, LeanCsiNode, LeanCsiStorageCapacity, LeanPersistentVolume, LeanPersistentVolumeClaim,
@@ -21,7 +24,7 @@ use serde::Deserialize;
 use super::convert::label_selector;
 use super::lean::{LeanLabelSelector, lean_meta, nullable};
 use super::{Interner, Listed, WatchChange};
-use berth_model::LabelSelector;
+use berth_model::{ClaimName, LabelSelector};
 use berth_scheduler::objects::{ClusterObject, ObjectKind, ObjectName};
 
 /// A lean type that becomes a [`ClusterObject`].
@@ -84,6 +87,21 @@ impl ObjectIndex {
 
 fn name_of(namespace: Option<&str>, name: Option<&str>) -> ObjectName {
     ObjectName { namespace: namespace.unwrap_or_default().into(), name: name.unwrap_or_default().into() }
+}
+
+fn name(meta: &ObjectMeta, interner: &mut Interner) -> Arc<str> {
+    interner.text(meta.name.as_deref().unwrap_or_default())
+}
+
+/// The name of a claim, of volumes or of devices.
+fn claim_name(meta: &ObjectMeta, interner: &mut Interner) -> ClaimName {
+    let namespace = interner.text(meta.namespace.as_deref().unwrap_or_default());
+    ClaimName { namespace, name: name(meta, interner) }
+}
+
+/// The resource version; 0 if it is not a number.
+fn version(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
 /// A namespace to watch with `Api<LeanNamespace>`.

@@ -5,6 +5,7 @@
 
 mod affinity;
 mod causes;
+mod devices;
 mod duration;
 mod labels;
 pub mod names;
@@ -28,6 +29,11 @@ pub use affinity::{
     WeightedPodTerm,
 };
 pub use causes::with_causes;
+pub use devices::{
+    DeviceAlternative, DeviceClaimSource, DeviceClaims, DeviceConstraint, DeviceNeeds, DeviceRequest,
+    DeviceRequests, DeviceTaint, DeviceTaintEffect, DeviceToleration, DeviceTolerationOperator,
+    GeneratedClaim, PodDeviceClaim,
+};
 pub use duration::{ConfigDuration, DurationError};
 pub use labels::Labels;
 pub use node::{Image, Node};

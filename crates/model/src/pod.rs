@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    HeldVolumes, Labels, NodeAffinity, Peer, PodAffinity, PodVolumes, Spread, Toleration, Usage, VolumeNeeds,
+    DeviceClaims, DeviceNeeds, HeldVolumes, Labels, NodeAffinity, Peer, PodAffinity, PodDeviceClaim,
+    PodVolumes, Spread, Toleration, Usage, VolumeNeeds,
 };
 
 /// A pod as the scheduler reads it. Its identity is `uid`: a recreated pod with the same name is a different pod.
@@ -38,6 +39,8 @@ pub struct Pod {
     pub owner: Option<PodOwner>,
     /// Volumes that restrict where the pod can run; `None`: no such volumes.
     pub volumes: Option<Arc<PodVolumes>>,
+    /// Its resource claims, in the order of the spec.
+    pub devices: Box<[PodDeviceClaim]>,
     /// Why the pod should not be moved, by its own annotations and volumes.
     pub pinned: Option<Pinned>,
     /// The pod's resource usage. Set even if `spec` is invalid (from its valid parts).
@@ -69,6 +72,7 @@ impl Default for Pod {
             peer: Arc::default(),
             owner: None,
             volumes: None,
+            devices: [].into(),
             pinned: None,
             usage: Arc::default(),
             spec: Ok(Arc::default()),
@@ -91,6 +95,8 @@ pub struct Holding {
     pub usage: Arc<Usage>,
     pub peer: Arc<Peer>,
     pub volumes: Option<Arc<HeldVolumes>>,
+    /// Resource claims; `None`: it uses none.
+    pub devices: Option<Arc<DeviceClaims>>,
     pub priority: i32,
     /// The quota that the pod belongs to.
     pub quota: Option<Arc<str>>,
@@ -127,6 +133,8 @@ pub struct PodSpec {
     pub containers: u32,
     /// Requirements of the pod's claims and disks, resolved from other objects of the cluster.
     pub volumes: Option<Arc<VolumeNeeds>>,
+    /// Requirements of the pod's resource claims, resolved from other objects of the cluster.
+    pub devices: Option<Arc<DeviceNeeds>>,
     /// Features that the kubelet must declare (upstream: `nodedeclaredfeatures`); sorted.
     pub features: Box<[Arc<str>]>,
     /// Features that this version does not support; such a pod waits with a condition that names them. Sorted.
@@ -170,7 +178,6 @@ pub struct PodOwner {
 pub enum Unsupported {
     /// Volumes of an unknown type.
     Volumes,
-    ResourceClaims,
     SchedulingGroup,
     /// The predecessor of `schedulingGroup` in Kubernetes 1.35.
     WorkloadRef,
@@ -181,7 +188,6 @@ impl Unsupported {
     pub fn field(self) -> &'static str {
         match self {
             Unsupported::Volumes => "spec.volumes",
-            Unsupported::ResourceClaims => "spec.resourceClaims",
             Unsupported::SchedulingGroup => "spec.schedulingGroup",
             Unsupported::WorkloadRef => "spec.workloadRef",
         }

@@ -85,6 +85,11 @@ impl Quantity {
         Quantity { nano: self.nano.saturating_add(other.nano) }
     }
 
+    /// Returns the exact difference.
+    pub fn saturating_sub(self, other: Quantity) -> Quantity {
+        Quantity { nano: self.nano.saturating_sub(other.nano) }
+    }
+
     fn rounded(self, unit: i128) -> i64 {
         let rounded = self.nano / unit + (self.nano % unit).signum();
         rounded.clamp(i64::MIN.into(), i64::MAX.into()) as i64

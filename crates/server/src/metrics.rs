@@ -158,6 +158,8 @@ pub struct MetricSources {
     pub binds: Arc<BindCounters>,
     pub pod_watch: Arc<WatchCounters>,
     pub node_watch: Arc<WatchCounters>,
+    /// Of ResourceClaims.
+    pub claim_watch: Arc<WatchCounters>,
     /// Watches of all other kinds together.
     pub object_watches: Arc<WatchCounters>,
     pub self_checks: Arc<SelfCheckCounters>,
@@ -464,6 +466,7 @@ impl Scrape {
             binds,
             pod_watch,
             node_watch,
+            claim_watch,
             object_watches,
             self_checks,
             lease_renewed,
@@ -525,7 +528,12 @@ impl Scrape {
             ],
         )?;
         statuses(to, allocations)?;
-        let watches = [("pods", pod_watch), ("nodes", node_watch), ("others", object_watches)];
+        let watches = [
+            ("pods", pod_watch),
+            ("nodes", node_watch),
+            ("resourceclaims", claim_watch),
+            ("others", object_watches),
+        ];
         type Read = fn(&WatchCounters) -> &AtomicU64;
         let kinds: [(&str, &str, Read); 5] = [
             ("berth_watch_events", "Objects received by a watch, its lists included", |watch| &watch.events),

@@ -11,11 +11,11 @@ use berth_config::Config;
 use berth_controllers::tasks::Tasks;
 use berth_kube_io::{
     ClusterSink, LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup, LeanCsiDriver,
-    LeanCsiNode, LeanCsiStorageCapacity, LeanNamespace, LeanNode, LeanObject, LeanPersistentVolume,
-    LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup, LeanQuota, LeanReplicaSet,
-    LeanReplicationController, LeanService, LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment,
-    NodeIndex, ObjectIndex, ObjectSink, OptionalKind, PodIndex, SizingResource, WatchChange, WatchStore,
-    watch as watch_objects, watch_if_served,
+    LeanCsiNode, LeanCsiStorageCapacity, LeanDeviceClass, LeanNamespace, LeanNode, LeanObject,
+    LeanPersistentVolume, LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup,
+    LeanQuota, LeanReplicaSet, LeanReplicationController, LeanResourceClaim, LeanResourceSlice, LeanService,
+    LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, NodeIndex, ObjectIndex, ObjectSink,
+    OptionalKind, PodIndex, SizingResource, WatchChange, WatchStore, watch as watch_objects, watch_if_served,
 };
 use berth_model::{Node, Pod};
 use berth_rightsizing::apply::index::SizingKind;
@@ -126,8 +126,12 @@ fn watch_kind_also<K>(
 ) where
     K: LeanObject + Resource<DynamicType: Default> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    let (to, client, counters, healthy) =
-        (engine.clone(), client.clone(), sources.object_watches.clone(), health.clone());
+    let counters = match K::KIND {
+        // A new leader looks at how far this watch has come.
+        ObjectKind::ResourceClaim => &sources.claim_watch,
+        _ => &sources.object_watches,
+    };
+    let (to, client, counters, healthy) = (engine.clone(), client.clone(), counters.clone(), health.clone());
     tasks.spawn("watch of other objects", async move {
         let mut index = ObjectIndex::default();
         let sink = |change: WatchChange<K>| {
@@ -175,6 +179,9 @@ pub(super) fn watch_cluster(
     watch_kind::<LeanCsiDriver>(tasks, engine, client, sources, health);
     watch_kind::<LeanCsiStorageCapacity>(tasks, engine, client, sources, health);
     watch_kind::<LeanVolumeAttachment>(tasks, engine, client, sources, health);
+    watch_kind::<LeanResourceSlice>(tasks, engine, client, sources, health);
+    watch_kind::<LeanDeviceClass>(tasks, engine, client, sources, health);
+    watch_kind::<LeanResourceClaim>(tasks, engine, client, sources, health);
     let statuses = sources.allocations.clone();
     let of_version = move |version| statuses.use_version(version);
     watch_optional::<LeanAllocation>(tasks, engine, client, sources, health, |()| {});

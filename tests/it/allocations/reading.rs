@@ -158,7 +158,7 @@ async fn without_pod_groups_of_kubernetes_a_pod_that_names_one_is_placed_alone()
     let spec = serde_json::to_value(&pods[0].spec).expect("JSON");
     assert_eq!(spec["schedulingGroup"], Value::Null, "the API server drops what it does not serve");
     await_bound(&client, SOON, 1, |_| true).await;
-    for resource in ["pods", "nodes", "others"] {
+    for resource in ["pods", "nodes", "resourceclaims", "others"] {
         let errors = format!(r#"berth_watch_errors_total{{resource="{resource}"}}"#);
         assert_eq!(berth.metric(&errors).await, 0.0, "{resource}");
     }

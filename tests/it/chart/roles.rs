@@ -6,7 +6,7 @@ use super::*;
 type Access = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// With the defaults.
-const ACCESS: [Access; 35] = [
+const ACCESS: [Access; 40] = [
     (
         "ClusterRole",
         "/pods",
@@ -46,6 +46,16 @@ const ACCESS: [Access; 35] = [
         "how many volumes a node can have attached",
     ),
     ("ClusterRole", "storage.k8s.io/volumeattachments", &["list", "watch"], "what it has attached"),
+    ("ClusterRole", "resource.k8s.io/resourceslices", &["list", "watch"], "the devices of nodes"),
+    ("ClusterRole", "resource.k8s.io/deviceclasses", &["list", "watch"], "kinds of devices"),
+    (
+        "ClusterRole",
+        "resource.k8s.io/resourceclaims",
+        &["get", "list", "watch", "patch"],
+        "what pods ask of devices; adds the finalizer of an allocated one",
+    ),
+    ("ClusterRole", "resource.k8s.io/resourceclaims/status", &["patch"], "allocates devices"),
+    ("ClusterRole", "resource.k8s.io/resourceclaims/binding", &["patch"], "the same, in Kubernetes 1.36"),
     ("ClusterRole", "berth.dev/allocations", &["get", "list", "watch"], "which pods are placed together"),
     ("ClusterRole", "scheduling.k8s.io/podgroups", &["get", "list", "watch"], "the same, of Kubernetes"),
     ("ClusterRole", "scheduling.x-k8s.io/podgroups", &["get", "list", "watch"], "the same, of coscheduling"),

@@ -300,7 +300,7 @@ const COVERED: &[Document] = &[
             ("berth explain NAMESPACE/POD", "tests/it/explain.rs, on a real API server"),
             (
                 "kubectl get nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,\
-                 services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations,allocationpolicies,quotas.berth.dev,podgroups -A -o json > cluster.json",
+                 resourceclaims,resourceslices,deviceclasses,services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations,allocationpolicies,quotas.berth.dev,podgroups -A -o json > cluster.json",
                 "kubectl's own; tests/it/explain.rs makes such files",
             ),
             ("berth explain -f cluster.json", "tests/it/explain.rs"),

@@ -18,7 +18,7 @@ use super::*;
 const CONTROLLERS: [&str; 3] =
     ["persistentvolume-binder-controller", "statefulset-controller", "ephemeral-volume-controller"];
 
-async fn create<K>(api: Api<K>, object: Value) -> K
+pub(super) async fn create<K>(api: Api<K>, object: Value) -> K
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned,
 {
@@ -26,7 +26,7 @@ where
     api.create(&PostParams::default(), &object).await.expect("created")
 }
 
-fn namespaced<K>(client: &Client) -> Api<K>
+pub(super) fn namespaced<K>(client: &Client) -> Api<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
 {

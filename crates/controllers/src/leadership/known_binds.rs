@@ -1,10 +1,11 @@
-//! What a new leader waits for: the binds of its predecessors.
+//! What a new leader waits for: the binds of its predecessors, and the devices that they gave to claims.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
 
@@ -57,6 +58,43 @@ pub(super) async fn await_known_binds(
         }
     };
     tracing::info!(took = ?began.elapsed(), by, "existing binds are known");
+}
+
+/// Waits until our view contains every allocation of a claim that was executed before this call: until the watch has delivered
+/// the latest change of every claim that there is. Of a claim that is gone, its devices are free at worst too late.
+pub(super) async fn await_known_claims(client: &Client, claims: &WatchProgress) {
+    loop {
+        match latest_claim(client).await {
+            Ok(latest) => {
+                if tokio::time::timeout(ASK_AGAIN, reached(claims, latest)).await.is_ok() {
+                    return;
+                }
+                tracing::debug!("the watch has not delivered all resource claims yet");
+            }
+            // A cluster without such claims.
+            Err(kube::Error::Api(status)) if status.code == 404 => return,
+            Err(error) => {
+                tracing::warn!(%error, "cannot read which resource claims are allocated, retrying");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Returns the latest version of all claims; 0: there are none.
+async fn latest_claim(client: &Client) -> kube::Result<u64> {
+    let api: Api<ResourceClaim> = Api::all(client.clone());
+    let mut params = ListParams::default().limit(PAGE_SIZE);
+    let mut latest = 0;
+    loop {
+        let page = api.list_metadata(&params).await?;
+        let versions = page.items.iter().map(|claim| claim.metadata.resource_version.as_deref());
+        latest = versions.filter_map(comparable_version).fold(latest, u64::max);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            None => return Ok(latest),
+            Some(token) => params = params.continue_token(&token),
+        }
+    }
 }
 
 async fn listed_after(pods: &WatchProgress, lists: u64) {
@@ -220,6 +258,27 @@ mod tests {
         format!(
             r#"{{"type":"{kind}","object":{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{{"name":"p","resourceVersion":"{version}"}}}}}}"#
         ) + "\n"
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_leader_waits_for_the_latest_change_of_every_claim() {
+        let list = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"90"},"items":[{"metadata":{"resourceVersion":"12"}},{"metadata":{"resourceVersion":"31"}}]}"#;
+        let answers = |status: u16, text: &'static str| {
+            let service = tower::service_fn(move |_: Request<Body>| async move {
+                let response = Response::builder().status(status).body(Body::from(text.as_bytes().to_vec()));
+                Ok::<_, Infallible>(response.expect("a response"))
+            });
+            Client::new(service, "default")
+        };
+        let known = async |client: Client, version| {
+            let progress = WatchProgress::reached(version);
+            let waits = await_known_claims(&client, &progress);
+            tokio::time::timeout(Duration::from_secs(60), waits).await.is_ok()
+        };
+        assert!(known(answers(200, list), 31).await);
+        assert!(!known(answers(200, list), 30).await);
+        let missing = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"not found","reason":"NotFound","code":404}"#;
+        assert!(known(answers(404, missing), 0).await, "a cluster without claims");
     }
 
     #[tokio::test]

@@ -10,7 +10,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use berth_model::{Disk, Effect, HostPort, Protocol, Toleration, TolerationOperator};
+use berth_model::{
+    DeviceClaimSource, Disk, Effect, GeneratedClaim, HostPort, PodDeviceClaim, Protocol, Toleration,
+    TolerationOperator,
+};
 
 fn lean(json: &Value) -> LeanPod {
     serde_json::from_str(&json.to_string()).unwrap()
@@ -212,13 +215,50 @@ fn images_are_named_as_nodes_name_them_and_counted_per_container() {
 #[test]
 fn what_is_not_scheduled_yet_is_named() {
     for (asked, what) in [
-        (json!({"resourceClaims": [{"name": "gpu"}]}), Unsupported::ResourceClaims),
         (json!({"schedulingGroup": {"somethingElse": "g"}}), Unsupported::SchedulingGroup),
         (json!({"workloadRef": {"name": "w"}}), Unsupported::WorkloadRef),
     ] {
         assert_eq!(*spec(asked.clone()).unsupported, [what], "{asked}");
     }
     assert_eq!(*spec(json!({"resourceClaims": []})).unsupported, []);
+}
+
+#[test]
+fn resource_claims_are_named_by_the_spec_or_by_what_was_made_from_a_template() {
+    let claims = json!([
+        {"name": "shared", "resourceClaimName": "team-gpu"},
+        {"name": "own", "resourceClaimTemplateName": "gpu"},
+        {"name": "unneeded", "resourceClaimTemplateName": "gpu"},
+        {"name": "pending", "resourceClaimTemplateName": "gpu", "resourceClaimName": null},
+    ]);
+    let statuses = json!([{"name": "own", "resourceClaimName": "p-own-x7"}, {"name": "unneeded"}]);
+    let pod = pod_with_status(json!({"resourceClaims": claims}), json!({"resourceClaimStatuses": statuses}));
+    let template = |made| DeviceClaimSource::Template { template: "gpu".into(), made };
+    let expected = [
+        ("shared", DeviceClaimSource::Named("team-gpu".into())),
+        ("own", template(Some(GeneratedClaim::Named("p-own-x7".into())))),
+        ("unneeded", template(Some(GeneratedClaim::NotNeeded))),
+        ("pending", template(None)),
+    ];
+    let expected = expected.map(|(entry, source)| PodDeviceClaim { entry: entry.into(), source });
+    assert_eq!(*pod.devices, expected);
+    assert!(pod.spec.expect("a valid spec").devices.is_none(), "what they need is not in the pod");
+    let nulls = pod_with_status(json!({"resourceClaims": null}), json!({"resourceClaimStatuses": null}));
+    assert!(nulls.devices.is_empty());
+}
+
+#[test]
+fn a_resource_claim_of_an_unknown_kind_is_refused_by_its_index() {
+    for unknown in [
+        json!({"name": "gpu"}),
+        json!({"name": "gpu", "resourceClaimName": ""}),
+        json!({"name": "gpu", "resourceClaimName": "a", "resourceClaimTemplateName": "b"}),
+    ] {
+        let claims = json!([{"name": "known", "resourceClaimName": "c"}, unknown]);
+        let (field, problem) = error(json!({"resourceClaims": claims}));
+        assert_eq!(field, "spec.resourceClaims[1]");
+        assert!(problem.contains("resourceClaimTemplateName"), "{problem}");
+    }
 }
 
 #[test]

@@ -135,7 +135,14 @@ impl<'de> Deserialize<'de> for ResourceList {
 }
 
 /// A quantity, parsed as upstream's `Quantity.UnmarshalJSON`: text or number, surrounding spaces allowed, `null` is zero.
-struct LeanQuantity(Result<Quantity, QuantityError>);
+#[derive(Debug, Clone)]
+pub(crate) struct LeanQuantity(pub Result<Quantity, QuantityError>);
+
+impl Default for LeanQuantity {
+    fn default() -> Self {
+        LeanQuantity(Ok(Quantity::ZERO))
+    }
+}
 
 impl<'de> Deserialize<'de> for LeanQuantity {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 
-use super::LeanObject;
+use super::{LeanObject, claim_name, name, version};
 use crate::Interner;
 use crate::convert::{csi_volume, label_requirement, node_terms, selector_or_nothing};
 use crate::lean::{
@@ -36,14 +36,6 @@ fn volume_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta,
 
 fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     Some(meta.annotations.as_ref()?.get(key)?)
-}
-
-fn version(meta: &ObjectMeta) -> u64 {
-    meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
-}
-
-fn name(meta: &ObjectMeta, interner: &mut Interner) -> Arc<str> {
-    interner.text(meta.name.as_deref().unwrap_or_default())
 }
 
 fn some_text(text: &Option<String>, interner: &mut Interner) -> Option<Arc<str>> {
@@ -239,10 +231,7 @@ impl LeanObject for LeanPersistentVolumeClaim {
         let (meta, spec) = (self.metadata, self.spec);
         let owner = meta.owner_references.as_ref().and_then(|owners| owners.first());
         ClusterObject::Claim(Claim {
-            name: ClaimName {
-                namespace: interner.text(meta.namespace.as_deref().unwrap_or_default()),
-                name: name(&meta, interner),
-            },
+            name: claim_name(&meta, interner),
             uid: meta.uid.as_deref().unwrap_or_default().into(),
             version: version(&meta),
             kind: spec.kind.into_kind(&meta, interner),

@@ -1,5 +1,6 @@
-//! Placement store on the API server: binds, and writes that request the volumes of claims.
+//! Placement store on the API server: binds, and the writes before them for the volumes and devices of pods.
 
+mod devices;
 mod drive;
 mod kube;
 mod volumes;

@@ -1,4 +1,4 @@
-//! Writes to persistent volumes and claims that request the volumes of a pod.
+//! Writes for the claims of a pod before it is bound: requests for its volumes here, allocations of devices in `devices.rs`.
 //!
 //! As upstream's VolumeBinding (`bindAPIUpdate`) and the volume controller expect: a free volume gets the claim as its
 //! `spec.claimRef`; a claim to be provisioned gets the annotation with the node's name. Both writes carry the resource version
@@ -11,8 +11,10 @@ use ::kube::Client;
 use ::kube::client::Body;
 use http::Method;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::devices;
 use crate::Fence;
 use crate::SELECTED_NODE;
 use crate::client::{self, MERGE_PATCH};
@@ -22,13 +24,13 @@ use berth_scheduler::objects::{ClaimRequest, WantedVolume};
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
 /// Short pauses, since a bind waits.
-const PROMPT: Backoff =
+pub(super) const PROMPT: Backoff =
     Backoff { attempts: 5, first: Duration::from_millis(50), longest: Duration::from_millis(200) };
 
 /// Writes through the API server.
 #[derive(Clone)]
 pub struct KubeClaims {
-    client: Client,
+    pub(super) client: Client,
 }
 
 impl KubeClaims {
@@ -41,12 +43,13 @@ impl KubeClaims {
         Ok(KubeClaims { client })
     }
 
-    /// Writes the requests in order, each while `leads` returns true. Returns the resource versions of the objects.
+    /// Writes the requests for volumes, then the claims of devices, in order, each while `leads` returns true. Returns the
+    /// resource versions of the objects.
     ///
     /// # Errors
     /// The reason of the first failure; earlier writes stay.
     pub async fn write(&self, order: &ClaimOrder, leads: impl Fn() -> bool) -> Result<Vec<u64>, String> {
-        let mut versions = Vec::with_capacity(order.requests.len());
+        let mut versions = Vec::with_capacity(order.requests.len() + order.devices.len());
         for request in order.requests.iter() {
             let attempt = || self.write_one(request, &order.node);
             let version = retry(PROMPT, &request.claim.name, |_| leads(), attempt).await;
@@ -54,6 +57,9 @@ impl KubeClaims {
                 Abandoned::Stopped => "leadership was lost before its volumes were requested".to_owned(),
                 Abandoned::Failed(why) => why,
             })?);
+        }
+        for update in order.devices.iter() {
+            versions.push(devices::write(&self.client, update, &order.uid, &leads).await?);
         }
         Ok(versions)
     }
@@ -68,12 +74,13 @@ impl KubeClaims {
         };
         let read = client::request(Method::GET, &path).body(Body::empty());
         let read = retry::send(&self.client, read.map_err(|error| error.to_string())).await;
-        let found = object(read)?;
+        let found: Found = object(read)?;
         let Some(patch) = patch(&found, request, node)? else {
             return Ok(found.version());
         };
         let write = client::json_request(Method::PATCH, &path, MERGE_PATCH, &patch);
-        Ok(object(retry::send(&self.client, write).await)?.version())
+        let written: Found = object(retry::send(&self.client, write).await)?;
+        Ok(written.version())
     }
 }
 
@@ -152,7 +159,8 @@ fn taken(found: &Found) -> Failure {
     Failure::Final(format!("persistentvolume {:?} was taken by another claim", found.metadata.name))
 }
 
-fn object(reply: WriteReply) -> Result<Found, Failure> {
+/// Reads the object in a reply. If it is gone, the failure is final.
+pub(super) fn object<T: DeserializeOwned>(reply: WriteReply) -> Result<T, Failure> {
     match reply {
         WriteReply::Gone(answer) if answer.is_foreign_not_found() => {
             Err(Failure::Retry { after: None, why: answer.message() })
@@ -181,7 +189,7 @@ mod tests {
     fn order(wanted: WantedVolume) -> ClaimOrder {
         let claim = ClaimName { namespace: "ns".into(), name: "c".into() };
         let requests = [ClaimRequest { claim, uid: "u".into(), wanted }].into();
-        ClaimOrder { uid: "pod".into(), work: 1, node: "n".into(), requests }
+        ClaimOrder { uid: "pod".into(), work: 1, node: "n".into(), requests, devices: [].into() }
     }
 
     fn volume() -> WantedVolume {

@@ -424,7 +424,7 @@ impl<'a> WholeList<'a> {
 
     /// Returns the reasons of the first rule that refuses this node, whose key is `key`.
     fn refusal_at(&self, scoped: &Scoped, domains: &Domains, id: NodeId, key: Key) -> Option<Reasons> {
-        let first = |reasons: &Reasons| !reasons.are_of_domains() && *reasons != Reasons::FEATURES;
+        let first = |reasons: &Reasons| !reasons.are_of_domains() && !reasons.come_last();
         let by_domains = || {
             scoped.refusal(self.class(), domains, RuleScope::All, |topology| domains.domain_of(topology, id))
         };
@@ -505,7 +505,7 @@ impl<'a> WholeList<'a> {
     /// Returns the reasons of the rule that refuses first, if a node is refused for `reasons` and its cell for
     /// `of_cell`; `None`: this depends on the node.
     fn refuses_first(&self, scoped: &Scoped, reasons: Reasons, of_cell: Option<Reasons>) -> Option<Reasons> {
-        if reasons == Reasons::FEATURES {
+        if reasons.come_last() {
             // Rules over fine domains come first, and have not been evaluated.
             return scoped.fine().is_empty().then_some(of_cell.unwrap_or(reasons));
         }

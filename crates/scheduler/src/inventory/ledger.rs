@@ -10,6 +10,7 @@ use crate::live_selectors::LiveSelectors;
 use crate::quota::Accounts;
 use crate::sharded::ShardedMap;
 use crate::visits::Visits;
+use berth_devices::NodeDevices;
 use berth_model::{
     Amounts, ClaimName, Holding, Node, NodeStorage, Peer, PodAffinity, PodRef, PodSelector, StaticVolume,
     Usage,
@@ -133,6 +134,16 @@ impl Ledger {
     /// Sets the free volumes that only few hosts besides this one can reach, smallest first.
     pub fn set_local_volumes(&mut self, host: &Arc<str>, volumes: Option<Arc<Vec<Arc<StaticVolume>>>>) {
         self.inventory.set_local_volumes(host, volumes);
+    }
+
+    /// Sets the devices of a node; `None`: it has none of its own. `freed`: some of them may serve where they did not.
+    pub fn set_devices(&mut self, node: &Arc<str>, devices: Option<Arc<NodeDevices>>, freed: bool) {
+        self.inventory.set_devices(node, devices, freed);
+    }
+
+    /// Sets the devices of the nodes that have none of their own.
+    pub fn set_shared_devices(&mut self, devices: Option<Arc<NodeDevices>>, freed: bool) {
+        self.inventory.set_shared_devices(devices, freed);
     }
 
     /// Returns whether a pod on an existing node uses this claim (upstream asks the nodes of its snapshot).

@@ -22,6 +22,7 @@ pub use tiers::{Held, Tier, Tiers};
 use crate::quota::Sums;
 use crate::sharded::ShardedMap;
 use crate::visits::Visits;
+use berth_devices::NodeDevices;
 use berth_model::{Holding, Node, NodeStorage, StaticVolume};
 
 /// Number that grows with every change of any row; 0 is before every change.
@@ -245,10 +246,34 @@ impl Inventory {
         }
     }
 
+    /// Sets the devices of a node; `None`: it has none of its own. `freed`: some of them may serve where they did not.
+    fn set_devices(&mut self, node: &Arc<str>, devices: Option<Arc<NodeDevices>>, freed: bool) {
+        self.storage.set_devices(node, devices);
+        if let Some(id) = self.find(node) {
+            self.devices_changed(id, freed);
+        }
+    }
+
+    /// Sets the devices of the nodes that have none of their own.
+    fn set_shared_devices(&mut self, devices: Option<Arc<NodeDevices>>, freed: bool) {
+        self.storage.set_shared_devices(devices);
+        for id in (0..self.rows.len()).map(|at| NodeId(at as u32)) {
+            if self.rows[id.index()].node.is_some() {
+                self.devices_changed(id, freed);
+            }
+        }
+    }
+
     fn storage_changed(&mut self, id: NodeId) {
+        self.devices_changed(id, true);
+    }
+
+    fn devices_changed(&mut self, id: NodeId, freed: bool) {
         self.storage.fill(&mut self.rows[id.index()]);
         self.touch(id);
-        self.loosened = self.revision;
+        if freed {
+            self.loosened = self.revision;
+        }
     }
 
     fn touch(&mut self, id: NodeId) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{QuotaShares, Revision, Tiers};
+use berth_devices::NodeDevices;
 use berth_model::{
     Amounts, CsiVolume, Disk, Extended, HeldVolumes, Holding, HostPort, Node, NodeStorage, Peer,
     StaticVolume, Usage,
@@ -38,6 +39,8 @@ pub struct Row {
     pub storage: Option<Arc<NodeStorage>>,
     /// Free volumes that only this node and few other nodes can reach, smallest first; `None`: none.
     pub local_volumes: Option<Arc<Vec<Arc<StaticVolume>>>>,
+    /// Devices that this node reaches, and what is in use of them; `None`: none.
+    pub devices: Option<Arc<NodeDevices>>,
     /// Volumes in use by pods of this node; `None`: none.
     pub volumes: Option<Arc<VolumesInUse>>,
     /// Reservations for pods that another scheduler has nominated for this node; `None`: none.

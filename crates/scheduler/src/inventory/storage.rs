@@ -1,10 +1,11 @@
-//! Storage of nodes, keyed by the names other objects use for nodes. An entry may arrive before its node.
+//! Storage and devices of nodes, keyed by the names other objects use for nodes. An entry may arrive before its node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{NodeId, Row};
 use crate::sharded::ShardedMap;
+use berth_devices::NodeDevices;
 use berth_model::{NodeStorage, StaticVolume};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -15,6 +16,10 @@ pub(super) struct Storage {
     by_node: ShardedMap<Arc<NodeStorage>>,
     /// By the label `kubernetes.io/hostname`.
     by_host: ShardedMap<Arc<Vec<Arc<StaticVolume>>>>,
+    /// Devices by the name of the node, if the node has some of its own.
+    devices: ShardedMap<Arc<NodeDevices>>,
+    /// Devices of all other nodes.
+    shared_devices: Option<Arc<NodeDevices>>,
     /// Rows of each host; usually one.
     hosts: ShardedMap<BTreeSet<NodeId>>,
     /// The host of each row, by id.
@@ -27,6 +32,19 @@ impl Storage {
             Some(storage) => drop(self.by_node.insert(node.clone(), storage.into())),
             None => drop(self.by_node.remove(node)),
         }
+    }
+
+    /// Sets the devices of a node; `None`: it has none of its own.
+    pub fn set_devices(&mut self, node: &Arc<str>, devices: Option<Arc<NodeDevices>>) {
+        match devices {
+            Some(devices) => drop(self.devices.insert(node.clone(), devices)),
+            None => drop(self.devices.remove(node)),
+        }
+    }
+
+    /// Sets the devices of the nodes that have none of their own.
+    pub fn set_shared_devices(&mut self, devices: Option<Arc<NodeDevices>>) {
+        self.shared_devices = devices;
     }
 
     /// Sets the local volumes of a host. Returns the rows of that host.
@@ -68,10 +86,12 @@ impl Storage {
         self.fill(row);
     }
 
-    /// Sets the storage fields of the row from its node.
+    /// Sets the storage and the devices of the row from its node.
     pub fn fill(&self, row: &mut Row) {
         let node = row.node.as_deref();
         row.storage = node.and_then(|node| self.by_node.get(&node.name)).cloned();
+        let own = node.and_then(|node| self.devices.get(&node.name));
+        row.devices = own.or(self.shared_devices.as_ref().filter(|_| node.is_some())).cloned();
         row.local_volumes = node.and_then(|node| self.by_host.get(node.labels.get(HOSTNAME)?)).cloned();
     }
 }

@@ -5,6 +5,7 @@
 //! it affects.
 
 mod budgets;
+mod devices;
 mod spreading;
 mod volumes;
 
@@ -12,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 pub use budgets::{Budgets, DisruptionBudget, Spending};
+pub use devices::{Devices, DevicesChanged, ResolvedClaims};
 pub use volumes::{
     Attachment, BindingError, Capacity, Claim, ClaimProgress, ClaimRef, ClaimRequest, Resolved, StorageClass,
     Volume, VolumeNews, Volumes, WantedVolume,
@@ -22,6 +24,7 @@ pub use spreading::{default_constraint, system_defaults};
 use crate::gang::Allocation;
 use crate::policy::ObservedPolicy;
 use crate::quota;
+use berth_devices::{DeviceClass, ResourceClaim, ResourceSlice};
 use berth_model::{
     AttachLimits, ClaimName, Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread,
 };
@@ -42,6 +45,9 @@ pub enum ObjectKind {
     ReplicationController,
     ReplicaSet,
     StatefulSet,
+    ResourceClaim,
+    ResourceSlice,
+    DeviceClass,
     DisruptionBudget,
     /// The kinds of [`AllocationKind`](crate::gang::AllocationKind).
     Allocation,
@@ -96,6 +102,9 @@ pub enum ClusterObject {
         name: ObjectName,
         selector: LabelSelector,
     },
+    ResourceClaim(Box<ResourceClaim>),
+    ResourceSlice(Arc<ResourceSlice>),
+    DeviceClass(DeviceClass),
     DisruptionBudget(DisruptionBudget),
     /// Not stored here: the scheduler passes it to the gangs.
     Allocation(Box<Allocation>),
@@ -119,6 +128,14 @@ pub enum Affected {
     Everyone(Arc<str>),
     /// Pods affected by volumes, see [`VolumeNews`].
     Volumes(Box<VolumeNews>),
+    /// Pods and nodes affected by devices.
+    Devices(Box<DevicesChanged>),
+}
+
+impl From<DevicesChanged> for Affected {
+    fn from(changed: DevicesChanged) -> Self {
+        if changed.is_empty() { Affected::Nothing } else { Affected::Devices(changed.into()) }
+    }
 }
 
 impl From<VolumeNews> for Affected {
@@ -132,6 +149,7 @@ impl From<VolumeNews> for Affected {
 pub struct ObjectStores {
     namespaces: HashMap<Arc<str>, Labels>,
     pub volumes: Volumes,
+    pub devices: Devices,
     pub budgets: Budgets,
     /// Filled by the scheduler.
     pub quotas: quota::Index,
@@ -168,6 +186,9 @@ impl ObjectStores {
                 self.budgets.apply(budget);
                 Affected::Nothing
             }
+            ClusterObject::ResourceClaim(claim) => self.devices.apply_claim(*claim).into(),
+            ClusterObject::ResourceSlice(slice) => self.devices.apply_slice(slice).into(),
+            ClusterObject::DeviceClass(class) => self.devices.apply_class(class).into(),
             ClusterObject::Allocation(_) | ClusterObject::Policy(_) | ClusterObject::Quota(_) => {
                 Affected::Nothing
             }
@@ -200,6 +221,12 @@ impl ObjectStores {
                 self.budgets.delete(object);
                 Affected::Nothing
             }
+            ObjectKind::ResourceClaim => {
+                let (namespace, name) = (object.namespace.clone(), object.name.clone());
+                self.devices.delete_claim(&ClaimName { namespace, name }).into()
+            }
+            ObjectKind::ResourceSlice => self.devices.delete_slice(&object.name).into(),
+            ObjectKind::DeviceClass => self.devices.delete_class(&object.name).into(),
             _ => self.volumes.delete(kind, object).into(),
         }
     }
@@ -222,6 +249,9 @@ impl ObjectStores {
             | ObjectKind::ReplicaSet
             | ObjectKind::StatefulSet => self.spreading.names(kind),
             ObjectKind::DisruptionBudget => self.budgets.names().cloned().collect(),
+            ObjectKind::ResourceClaim | ObjectKind::ResourceSlice | ObjectKind::DeviceClass => {
+                self.devices.names(kind)
+            }
             _ => self.volumes.names(kind),
         };
         names.sort();
@@ -231,9 +261,10 @@ impl ObjectStores {
     /// Returns the pod's usage of its node and what other pods there read of it, with the labels of its namespace.
     pub fn holding(&mut self, pod: &Pod) -> Holding {
         let volumes = pod.volumes.as_ref().map(|volumes| Arc::new(self.volumes.held(pod, volumes)));
+        let devices = Devices::names_of(pod);
         let peer = self.peer(&pod.peer);
         let quota = self.quotas.find(&peer.identity).cloned();
-        Holding { usage: pod.usage.clone(), peer, volumes, priority: pod.priority, quota }
+        Holding { usage: pod.usage.clone(), peer, volumes, devices, priority: pod.priority, quota }
     }
 
     fn peer(&mut self, bare: &Arc<Peer>) -> Arc<Peer> {
@@ -262,11 +293,13 @@ impl ObjectStores {
         used: &dyn Fn(&ClaimName) -> bool,
     ) -> Arc<PodSpec> {
         let spec = self.spreading.effective_spec(spec, pod);
-        let Some(volumes) = &pod.volumes else {
+        let volumes = pod.volumes.as_ref().map(|volumes| self.volumes.resolve(pod, volumes, used).needs);
+        let devices = (!pod.devices.is_empty()).then(|| self.devices.resolve(pod).needs);
+        if volumes.is_none() && devices.is_none() {
             return spec;
-        };
-        let needs = self.volumes.resolve(pod, volumes, used).needs;
-        Arc::new(PodSpec { volumes: Some(Arc::new(needs)), ..PodSpec::clone(&spec) })
+        }
+        let (volumes, devices) = (volumes.map(Arc::new), devices.map(Arc::new));
+        Arc::new(PodSpec { volumes, devices, ..PodSpec::clone(&spec) })
     }
 }
 

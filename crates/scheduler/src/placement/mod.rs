@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::objects::ClaimRequest;
+use berth_devices::ClaimUpdate;
 
 pub use memory::MemoryStore;
 pub use protocol::{BindAttempt, BindOutcome, BindStep, LATE_EFFECT, MOST_UNKNOWN};
@@ -34,6 +35,8 @@ pub struct ClaimOrder {
     pub work: u64,
     pub node: Arc<str>,
     pub requests: Arc<[ClaimRequest]>,
+    /// Its resource claims; written before the pod is bound.
+    pub devices: Arc<[ClaimUpdate]>,
 }
 
 /// What the store answered to one bind request.

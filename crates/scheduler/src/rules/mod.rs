@@ -7,6 +7,7 @@
 //! `NodeName` needs no file: a pod with a node name is bound, and never waits here.
 
 pub mod counted;
+mod dynamic_resources;
 mod image_locality;
 pub mod inter_pod_affinity;
 mod key;
@@ -25,6 +26,7 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
+pub use dynamic_resources::{device_shortage, take_devices};
 pub use image_locality::WORST as NO_IMAGE;
 pub use key::{GOLDEN, Key, Layout, Salt, Scores, Standing, hash_of, mix, unit};
 pub use node_affinity::applies as node_affinity_applies;
@@ -156,11 +158,16 @@ pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
     {
         return Key::invalid(Reasons::FEATURES);
     }
+    let devices = match class.spec.devices.as_ref().map(|needs| dynamic_resources::answer(needs, row)) {
+        None => None,
+        Some(Ok(step)) => Some(step),
+        Some(Err(reasons)) => return Key::invalid(reasons),
+    };
     let shares = resources_fit::RequestedShares::after(usage, row);
     let preferences = key::Preferences {
         untolerated: taints,
         affinity,
-        share: resources_fit::preference(placement.packing, &shares),
+        share: devices.unwrap_or_else(|| resources_fit::preference(placement.packing, &shares)),
         balance: resources_balanced_allocation::preference(&shares),
         image: answers[CachedRule::ImageLocality.index()],
         tie,

@@ -17,8 +17,11 @@ pub(super) const MAX_EXTENDED: usize = 40;
 
 const FIRST_EXTENDED: u32 = 8;
 
-/// Upstream's DynamicResources reports this in PostFilter for a pod without resource claims.
+/// Upstream's DynamicResources reports this in PostFilter for a pod without resource claims, or whose claims exclude every
+/// node.
 const NO_CLAIMS: &str = "no new claims to deallocate";
+/// The same for other pods.
+const STILL_NOT: &str = "still not schedulable";
 
 impl Reasons {
     pub const NONE: Reasons = Reasons(0);
@@ -58,6 +61,13 @@ impl Reasons {
     pub const VOLUMES_REFUSED: Reasons = Reasons(1 << 78);
     /// The utilisation limit of the class's policy reserves this capacity for other pods.
     pub const LIMIT: Reasons = Reasons(1 << 79);
+    /// The pod's resource claims exclude every node; the class has the text.
+    pub const DEVICES_REFUSED: Reasons = Reasons(1 << 80);
+    /// The devices of an allocated claim cannot be reached from the node.
+    pub const DEVICES_NOT_REACHED: Reasons = Reasons(1 << 81);
+    /// The node has too few devices for the pod's claims.
+    pub const NO_DEVICES: Reasons = Reasons(1 << 82);
+    const OF_DEVICES: u128 = 0b111 << 80;
 
     /// Returns the reason for too little of the `at`-th extended resource that the class requests.
     pub fn extended(at: usize) -> Reasons {
@@ -76,6 +86,11 @@ impl Reasons {
     pub fn are_of_domains(self) -> bool {
         const OF_DOMAINS: u128 = 0b11111 << 64;
         self.0 & OF_DOMAINS != 0
+    }
+
+    /// Returns whether they come from rules that upstream evaluates after those over domains.
+    pub fn come_last(self) -> bool {
+        self.0 & (Reasons::FEATURES.0 | Reasons::OF_DEVICES) != 0
     }
 
     /// Returns which of two refusals by rules over domains comes first; `None`: both are of topology spread, whose
@@ -120,12 +135,14 @@ impl Reasons {
     pub fn texts(self, class: &Class) -> Vec<String> {
         let volumes = class.spec.volumes.as_ref().filter(|_| self.has(Reasons::VOLUMES_REFUSED));
         let refusal = volumes.and_then(|needs| needs.refusal.as_ref()).map(|refusal| refusal.to_string());
-        self.texts_of_usage(&class.spec.usage).into_iter().chain(refusal).collect()
+        let devices = class.spec.devices.as_ref().filter(|_| self.has(Reasons::DEVICES_REFUSED));
+        let no_claim = devices.and_then(|needs| needs.refusal.as_ref()).map(|refusal| refusal.to_string());
+        self.texts_of_usage(&class.spec.usage).into_iter().chain(refusal).chain(no_claim).collect()
     }
 
     /// Returns the same texts for a caller that only knows the usage of the pod.
     pub(super) fn texts_of_usage(self, usage: &Usage) -> Vec<String> {
-        const FIXED: [(Reasons, &str); 24] = [
+        const FIXED: [(Reasons, &str); 26] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
             (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
             (Reasons::AFFINITY, "node(s) didn't match Pod's node affinity/selector"),
@@ -159,6 +176,8 @@ impl Reasons {
             (Reasons::POD_AFFINITY, "node(s) didn't match pod affinity rules"),
             (Reasons::POD_ANTI_AFFINITY, "node(s) didn't match pod anti-affinity rules"),
             (Reasons::FEATURES, "node(s) didn't match Pod's required features"),
+            (Reasons::DEVICES_NOT_REACHED, "resourceclaim not available on the node"),
+            (Reasons::NO_DEVICES, "cannot allocate all claims"),
             (Reasons::EXISTING_ANTI_AFFINITY, "node(s) didn't satisfy existing pods anti-affinity rules"),
         ];
         let fixed = FIXED.iter().filter(|(reason, _)| self.has(*reason)).map(|(_, text)| (*text).to_owned());
@@ -268,20 +287,31 @@ impl Diagnosis {
             let _ = write!(text, "{refusal}. not found");
             return text;
         }
-        let mut by_text: BTreeMap<String, usize> = BTreeMap::new();
-        for (reasons, count) in &self.counts {
-            for reason in reasons.texts(class) {
-                *by_text.entry(reason).or_default() += count;
+        let needs = class.spec.devices.as_ref();
+        let refusal = needs.and_then(|needs| needs.refusal.as_ref());
+        match refusal {
+            Some(refusal) => {
+                let _ = write!(text, "{refusal}.");
+            }
+            None => {
+                let mut by_text: BTreeMap<String, usize> = BTreeMap::new();
+                for (reasons, count) in &self.counts {
+                    for reason in reasons.texts(class) {
+                        *by_text.entry(reason).or_default() += count;
+                    }
+                }
+                let _ = write!(text, "{}.", histogram(by_text));
             }
         }
-        let _ = write!(text, "{}.", histogram(by_text));
+        let deallocated = if needs.is_some() && refusal.is_none() { STILL_NOT } else { NO_CLAIMS };
         match (policy, unhelped) {
             (PreemptionPolicy::Never, _) => {
-                let _ = write!(text, " {NO_CLAIMS}, preemption: not eligible due to preemptionPolicy=Never.");
+                let _ =
+                    write!(text, " {deallocated}, preemption: not eligible due to preemptionPolicy=Never.");
             }
             (PreemptionPolicy::PreemptLowerPriority, Some(unhelped)) => {
                 let why = histogram(unhelped.by_text(class));
-                let _ = write!(text, " {NO_CLAIMS}, preemption: 0/{nodes} nodes are available: {why}.");
+                let _ = write!(text, " {deallocated}, preemption: 0/{nodes} nodes are available: {why}.");
             }
             (PreemptionPolicy::PreemptLowerPriority, None) => {}
         }

@@ -1,10 +1,11 @@
-//! PersistentVolumeClaims that are bound together with their pod's node (upstream: Reserve and PreBind of
-//! VolumeBinding).
+//! PersistentVolumeClaims and ResourceClaims that are bound together with their pod's node (upstream: Reserve and PreBind of
+//! VolumeBinding and DynamicResources).
 //!
 //! When such a pod has its node in the ledger, its claims are written: a free volume is reserved for a claim, or a
 //! claim is annotated with the node its volume is to be provisioned for. Then the pod waits with its node, not counted
 //! as a bind, until the volume controller has bound every claim; only then its own bind begins. There is no polling:
-//! the watches of claims and volumes report progress.
+//! the watches of claims and volumes report progress. Resource claims are written with their devices, which were promised
+//! when the node was committed; only drivers that prepare devices first make the pod wait longer.
 //!
 //! [`Claims`] reads the cluster and changes only itself; the scheduler carries out what it finds.
 
@@ -16,22 +17,26 @@ use super::charge_walks::Charged;
 use super::cluster::Cluster;
 use super::{Action, Scheduler, Stale, State};
 use crate::inventory::NodeId;
-use crate::objects::{BindingError, ClaimProgress, VolumeNews, WantedVolume};
+use crate::objects::{BindingError, ClaimProgress, DevicesChanged, VolumeNews, WantedVolume};
 use crate::placement::{Binding, ClaimOrder};
 use crate::rules::{VolumeChoice, plan_volumes};
+use berth_devices::ClaimUpdate;
 use berth_model::{ClaimName, Holding, VolumeNeeds};
 
 /// Interval at which all pods waiting for claims are checked: the node may be deleted, or the deadline passed.
 const CHECK_ALL_EVERY: Duration = Duration::from_secs(1);
 
-/// Prefix of upstream's error message.
-const PRE_BIND: &str = "running PreBind plugin \"VolumeBinding\"";
+/// Upstream's plugins, in its error messages.
+const VOLUMES: &str = "VolumeBinding";
+const DEVICES: &str = "DynamicResources";
 
 /// Claims of waiting pods, by pod and by claim.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// Uids of the waiting pods that use each claim.
     users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
+    /// The same for resource claims.
+    device_users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
     /// By uid: pods with a node that wait for their claims.
     claiming: BTreeMap<Arc<str>, Claiming>,
     /// Pods whose claims changed.
@@ -50,20 +55,39 @@ struct Claiming {
 
 /// Reason why the claims of a pod cannot be bound on its node, in upstream's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-enum ClaimError {
-    /// The API server did not accept a claim or a volume, for this reason.
-    #[error("{PRE_BIND}: {0}")]
-    Write(String),
-    #[error("{PRE_BIND}: binding volumes: failed to get node {0:?}: node {0:?} not found")]
-    NodeGone(Arc<str>),
-    /// The volume controller or the provisioner gave up.
-    #[error("{PRE_BIND}: binding volumes: {0}")]
-    Failed(BindingError),
-    #[error("{PRE_BIND}: binding volumes: context deadline exceeded")]
-    DeadlineExceeded,
+#[error("running PreBind plugin {plugin:?}: {why}")]
+struct ClaimError {
+    plugin: &'static str,
+    why: ClaimFailure,
 }
 
-/// The pod's volumes no longer match its class.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum ClaimFailure {
+    /// The API server did not accept a claim or a volume, for this reason.
+    #[error("{0}")]
+    Write(String),
+    #[error("binding volumes: failed to get node {0:?}: node {0:?} not found")]
+    NodeGone(Arc<str>),
+    /// The volume controller or the provisioner gave up.
+    #[error("binding volumes: {0}")]
+    Failed(BindingError),
+    /// A driver gave up preparing a device, or its claim has changed.
+    #[error("{0}")]
+    Devices(String),
+    #[error("binding volumes: context deadline exceeded")]
+    VolumesLate,
+    #[error("device binding timeout")]
+    DevicesLate,
+}
+
+impl ClaimFailure {
+    /// Says of which kind of claims it is about.
+    fn of(self, plugin: &'static str) -> ClaimError {
+        ClaimError { plugin, why: self }
+    }
+}
+
+/// The pod's claims no longer match its class.
 pub(super) struct Outdated;
 
 impl Claims {
@@ -72,16 +96,17 @@ impl Claims {
         for claim in holding.volumes.iter().flat_map(|held| &held.claims) {
             self.users.entry(claim.clone()).or_default().insert(uid.clone());
         }
+        for claim in holding.devices.iter().flat_map(|claims| claims.iter()) {
+            self.device_users.entry(claim.clone()).or_default().insert(uid.clone());
+        }
     }
 
     pub(super) fn remove_user(&mut self, uid: &str, holding: &Holding) {
         for claim in holding.volumes.iter().flat_map(|held| &held.claims) {
-            if let Some(pods) = self.users.get_mut(claim) {
-                pods.remove(uid);
-                if pods.is_empty() {
-                    self.users.remove(claim);
-                }
-            }
+            remove_user_of(&mut self.users, claim, uid);
+        }
+        for claim in holding.devices.iter().flat_map(|claims| claims.iter()) {
+            remove_user_of(&mut self.device_users, claim, uid);
         }
     }
 
@@ -104,12 +129,19 @@ impl Claims {
 
     /// Marks the waiting pods that use a changed claim: those with a node to be checked, the rest to be reclassified.
     pub(super) fn claim_changed(&mut self, claim: &ClaimName, stale: &mut Stale) {
-        for uid in self.users.get(claim).into_iter().flatten() {
-            match self.claiming.contains_key(uid) {
-                true => {
-                    self.due.insert(uid.clone());
-                }
-                false => stale.mark_pod(uid),
+        self.changed(self.users.get(claim).cloned(), stale);
+    }
+
+    /// The same for a resource claim.
+    fn device_claim_changed(&mut self, claim: &ClaimName, stale: &mut Stale) {
+        self.changed(self.device_users.get(claim).cloned(), stale);
+    }
+
+    fn changed(&mut self, users: Option<BTreeSet<Arc<str>>>, stale: &mut Stale) {
+        for uid in users.into_iter().flatten() {
+            match self.claiming.contains_key(&uid) {
+                true => drop(self.due.insert(uid)),
+                false => stale.mark_pod(&uid),
             }
         }
     }
@@ -134,7 +166,8 @@ impl Claims {
         else {
             return Ok(false);
         };
-        claiming.written = Some(versions.map_err(ClaimError::Write)?);
+        let plugin = if order.requests.is_empty() { DEVICES } else { VOLUMES };
+        claiming.written = Some(versions.map_err(|why| ClaimFailure::Write(why).of(plugin))?);
         Ok(true)
     }
 
@@ -148,13 +181,20 @@ impl Claims {
         };
         let order = &claiming.order;
         let Some(node) = &cluster.inventory().row(charge.node).node else {
-            return Err(ClaimError::NodeGone(order.node.clone()));
+            return Err(ClaimFailure::NodeGone(order.node.clone()).of(VOLUMES));
         };
-        match cluster.objects.volumes.progress(&order.requests, written, node) {
-            ClaimProgress::Done => Ok(true),
-            ClaimProgress::Failed(why) => Err(ClaimError::Failed(why)),
-            ClaimProgress::Waiting if now >= claiming.deadline => Err(ClaimError::DeadlineExceeded),
-            ClaimProgress::Waiting => Ok(false),
+        let of_volumes = order.requests.len().min(written.len());
+        let is_late = now >= claiming.deadline;
+        match cluster.objects.volumes.progress(&order.requests, &written[..of_volumes], node) {
+            ClaimProgress::Done => {}
+            ClaimProgress::Failed(why) => return Err(ClaimFailure::Failed(why).of(VOLUMES)),
+            ClaimProgress::Waiting if is_late => return Err(ClaimFailure::VolumesLate.of(VOLUMES)),
+            ClaimProgress::Waiting => return Ok(false),
+        }
+        match cluster.objects.devices.progress(&order.devices, &written[of_volumes..]) {
+            Ok(false) if is_late => Err(ClaimFailure::DevicesLate.of(DEVICES)),
+            Ok(ready) => Ok(ready),
+            Err(why) => Err(ClaimFailure::Devices(why).of(DEVICES)),
         }
     }
 
@@ -162,26 +202,38 @@ impl Claims {
         self.claiming.insert(order.uid.clone(), Claiming { order, written: None, deadline });
     }
 
-    fn end(&mut self, uid: &str) -> Option<ClaimOrder> {
+    fn end(&mut self, uid: &str) -> Option<Claiming> {
         self.due.remove(uid);
-        Some(self.claiming.remove(uid)?.order)
+        self.claiming.remove(uid)
+    }
+}
+
+fn remove_user_of(users: &mut HashMap<ClaimName, BTreeSet<Arc<str>>>, claim: &ClaimName, uid: &str) {
+    if let Some(pods) = users.get_mut(claim) {
+        pods.remove(uid);
+        if pods.is_empty() {
+            users.remove(claim);
+        }
     }
 }
 
 impl Scheduler {
     /// Requests the claims of a pod that has this node. The commit has checked that volumes for them are available
-    /// there.
+    /// there, and promised the devices.
     pub(super) fn claim(
         &mut self,
         uid: &Arc<str>,
         claims: Vec<ClaimName>,
-        needs: &VolumeNeeds,
+        needs: Option<&VolumeNeeds>,
+        devices: Arc<[ClaimUpdate]>,
         node: NodeId,
         now: Duration,
     ) {
         let inventory = self.cluster.inventory();
-        let Ok(choices) = plan_volumes(&needs.unbound, inventory.row(node)) else {
+        let unbound = needs.map_or(&[][..], |needs| &needs.unbound);
+        let Ok(choices) = plan_volumes(unbound, inventory.row(node)) else {
             debug_assert!(false, "the commit has checked the same row");
+            self.release_devices(uid, false);
             self.discharge(uid);
             return self.back_off(uid, "its volumes were claimed by another pod".to_owned(), now);
         };
@@ -192,7 +244,8 @@ impl Scheduler {
         let wanted: Vec<_> = claims.into_iter().zip(choices.into_iter().map(wanted)).collect();
         let (host, requests) = (inventory.name(node).clone(), self.cluster.objects.volumes.requests(&wanted));
         self.next_work += 1;
-        let order = ClaimOrder { uid: uid.clone(), work: self.next_work, node: host.clone(), requests };
+        let order =
+            ClaimOrder { uid: uid.clone(), work: self.next_work, node: host.clone(), requests, devices };
         let news = self.cluster.objects.volumes.reserve(&order.requests, &host);
         if let Some(waiting) = self.cluster.waiting.get_mut(uid) {
             waiting.state = State::Claiming;
@@ -204,8 +257,49 @@ impl Scheduler {
         self.requeue_affected(news.into());
     }
 
+    /// Promises devices of this node, which the pod has in the ledger, to its claims. Returns whether there are enough.
+    pub(super) fn promise_devices(&mut self, uid: &Arc<str>, node: NodeId) -> bool {
+        let Cluster { objects, ledger, waiting, .. } = &mut self.cluster;
+        let Some(waiting) = waiting.get(uid).filter(|waiting| !waiting.source.devices.is_empty()) else {
+            return true;
+        };
+        let resolved = objects.devices.resolve(&waiting.source);
+        if resolved.unallocated.is_empty() {
+            return true;
+        }
+        let row = ledger.inventory().row(node);
+        let (Some(node), Some(devices)) = (&row.node, &row.devices) else {
+            return false;
+        };
+        let promised = objects.devices.promise(
+            uid,
+            &resolved.unallocated,
+            &resolved.needs,
+            &node.clone(),
+            &devices.clone(),
+        );
+        match promised {
+            Ok(changed) => {
+                self.requeue_for_devices(changed, false);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Ends the promises to a pod that has no node any more. `sent`: they may have been written.
+    pub(super) fn release_devices(&mut self, uid: &str, sent: bool) {
+        let changed = self.cluster.objects.devices.release(uid, sent);
+        self.requeue_affected(changed.into());
+    }
+
     /// Records that the claims of an [`Action::Claim`] were written, with these versions, or failed for this reason.
     pub fn claims_written(&mut self, order: &ClaimOrder, written: Result<Vec<u64>, String>, now: Duration) {
+        if let Ok(versions) = &written {
+            let of_volumes = order.requests.len().min(versions.len());
+            let changed = self.cluster.objects.devices.written(&order.devices, &versions[of_volumes..]);
+            self.requeue_affected(changed.into());
+        }
         match self.claims.written(order, written) {
             Ok(true) => self.check_claims(&order.uid, now),
             Ok(false) => {}
@@ -216,6 +310,10 @@ impl Scheduler {
     /// Checks the pods whose claims changed, and periodically all that wait for claims. Without leadership nothing is
     /// decided, and the next leader requests the claims again.
     pub(super) fn maintain_claims(&mut self, now: Duration) {
+        if self.cluster.objects.devices.has_promises() {
+            let changed = self.cluster.objects.devices.expire(now);
+            self.requeue_affected(changed.into());
+        }
         if !self.cluster.leading {
             let claiming: Vec<_> = self.claims.claiming.keys().cloned().collect();
             for uid in claiming {
@@ -291,9 +389,10 @@ impl Scheduler {
 
     /// Ends the pod's wait for claims: their reservations fall back to the API server's state.
     pub(super) fn release_claims(&mut self, uid: &str) -> Option<ClaimOrder> {
-        let order = self.claims.end(uid)?;
+        let Claiming { order, written, .. } = self.claims.end(uid)?;
         let news = self.cluster.objects.volumes.release(&order.requests);
         self.requeue_affected(news.into());
+        self.release_devices(uid, written.is_none());
         Some(order)
     }
 
@@ -315,6 +414,25 @@ impl Scheduler {
         }
         for node in &news.nodes {
             ledger.set_storage(node, objects.volumes.storage_of(node));
+        }
+    }
+
+    /// Lets pods and nodes know of changed claims and devices. `freed`: some devices may serve where they did not.
+    pub(super) fn requeue_for_devices(&mut self, changed: DevicesChanged, freed: bool) {
+        for claim in &changed.claims {
+            self.claims.device_claim_changed(claim, &mut self.stale);
+        }
+        if changed.all_claims {
+            self.stale.mark_device_users();
+        }
+        let Cluster { objects, ledger, .. } = &mut self.cluster;
+        let pools = &objects.devices.pools;
+        for node in &changed.nodes.nodes {
+            ledger.set_devices(node, pools.on(node), freed);
+        }
+        if changed.nodes.everywhere {
+            pools.nodes().for_each(|node| ledger.set_devices(node, pools.on(node), freed));
+            ledger.set_shared_devices(pools.shared(), freed);
         }
     }
 }

@@ -17,6 +17,9 @@ use crate::quota::{Lack, Sums};
 use crate::rules::{self, Key};
 use berth_model::{ClaimName, Holding, Pod, Usage};
 
+/// Stands for all classes with resource claims where classes are divided among replicas.
+const OF_DEVICES: u64 = 0;
+
 /// State that all components read: what is known of the cluster, the waiting pods, and whether this replica leads.
 #[derive(Debug)]
 pub(super) struct Cluster {
@@ -87,6 +90,11 @@ impl Cluster {
     /// Returns the pod's claims that need a volume, in the order of its class.
     pub(super) fn unbound_claims(&mut self, uid: &str) -> Result<Vec<ClaimName>, Outdated> {
         let waiting = self.waiting.get(uid).ok_or(Outdated)?;
+        if let Some(needs) = &waiting.class.spec.devices
+            && **needs != self.objects.devices.resolve(&waiting.source).needs
+        {
+            return Err(Outdated);
+        }
         let Some(volumes) = &waiting.source.volumes else {
             return Ok(Vec::new());
         };
@@ -164,7 +172,9 @@ impl Cluster {
     }
 
     pub(super) fn owns(&self, class: &Class) -> bool {
-        self.share.as_ref().is_none_or(|share| share.owns(class.fingerprint()))
+        // One replica gives devices to all claims: the API server would not notice if two gave the same.
+        let key = if class.spec.devices.is_some() { OF_DEVICES } else { class.fingerprint() };
+        self.share.as_ref().is_none_or(|share| share.owns(key))
     }
 
     pub(super) fn owns_gang(&self, name: &AllocationName) -> bool {

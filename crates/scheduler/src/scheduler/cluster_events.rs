@@ -285,6 +285,14 @@ impl Scheduler {
                 }
                 return;
             }
+            Affected::Devices(changed) => {
+                self.requeue_for_devices(*changed, true);
+                self.wake_for_parked();
+                if !self.stale.is_empty() {
+                    self.wake_all();
+                }
+                return;
+            }
             Affected::Owned { namespace, owner } => {
                 self.stale.mark_owned(namespace, owner);
                 return self.wake_all();
@@ -427,7 +435,11 @@ impl Scheduler {
                 was_tried == known.reported.is_some() || !matches!(known.state, State::Queued(_));
             let same_quota = known.holding.quota == holding.quota;
             // Labels used by no class now may matter to later pods.
-            known.holding = holding.clone();
+            let before = std::mem::replace(&mut known.holding, holding.clone());
+            if before.devices != holding.devices {
+                self.claims.remove_user(&pod.uid, &before);
+                self.claims.add_user(&pod.uid, &holding);
+            }
             let same = known.class.id == class.id
                 && same_quota
                 && same_order

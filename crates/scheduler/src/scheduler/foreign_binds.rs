@@ -221,6 +221,9 @@ impl ForeignBinds {
         if let Some(why) = cluster.lacks(id, &holding, uid) {
             return refused(BindRefusal::NoLongerFits { node: node.clone(), why });
         }
+        if let Some(why) = device_of_others(cluster, &holding, uid) {
+            return refused(BindRefusal::NoLongerFits { node: node.clone(), why });
+        }
         // Pods placed by other replicas count against quotas; pods of other schedulers do not. One that is held counts already.
         let counted =
             cluster.ledger.charge_of(uid).is_some_and(|charge| charge.holding.quota == holding.quota);
@@ -302,6 +305,20 @@ impl ForeignBinds {
 /// Returns the name of the pod's reservation on a former node.
 pub(super) fn former_name(uid: &str, node: &str) -> Arc<str> {
     format!("{uid} on {node}").into()
+}
+
+/// Returns which device of the pod's claims another pod uses: two schedulers have allocated it to two claims, and the first whose
+/// pod gets a node keeps it.
+fn device_of_others(cluster: &Cluster, holding: &Holding, uid: &str) -> Option<String> {
+    let is_placed = |user: &str| user != uid && cluster.ledger.charge_of(user).is_some();
+    holding.devices.iter().flat_map(|claims| claims.iter()).find_map(|claim| {
+        let (device, other) = cluster.objects.devices.rival(claim, &is_placed)?;
+        let (pool, other) = (&device.pool, format!("{}/{}", other.namespace, other.name));
+        Some(format!(
+            "device {}/{}/{} is used by resource claim {other}",
+            pool.driver, pool.name, device.device
+        ))
+    })
 }
 
 fn over_quota(cluster: &Cluster, holding: &Holding) -> Option<BindRefusal> {

@@ -43,6 +43,8 @@ enum Which {
     All,
     /// Pods with claims.
     Claimants,
+    /// Pods with resource claims.
+    DeviceUsers,
     /// Pods of the controller of this name.
     Owned(Arc<str>),
     /// Pods that this selects.
@@ -64,6 +66,7 @@ impl Mark {
             && match &self.which {
                 Which::All => true,
                 Which::Claimants => pod.volumes.is_some(),
+                Which::DeviceUsers => !pod.devices.is_empty(),
                 Which::Owned(name) => pod.owner.as_ref().is_some_and(|owner: &PodOwner| owner.name == *name),
                 Which::Selected(selector) => selector.matches(&waiting.holding.peer.identity),
             }
@@ -106,6 +109,11 @@ impl Stale {
     /// Marks all pods with claims.
     pub(super) fn mark_claimants(&mut self) {
         self.mark(None, Which::Claimants);
+    }
+
+    /// Marks all pods with resource claims.
+    pub(super) fn mark_device_users(&mut self) {
+        self.mark(None, Which::DeviceUsers);
     }
 
     pub(super) fn mark_pod(&mut self, uid: &Arc<str>) {

@@ -3,6 +3,7 @@ mod between_pods;
 mod claims;
 mod contention;
 mod crowds;
+mod devices;
 mod dispatch;
 mod foreign_binds;
 mod gang_preemption;

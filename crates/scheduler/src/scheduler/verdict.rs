@@ -9,7 +9,7 @@ use super::{PodRefusal, Scheduler};
 use crate::agent::{Agent, AgentChoice};
 use crate::class::{Class, ClassId};
 use crate::inventory::NodeId;
-use crate::rules::{Reasons, Scores, Standing};
+use crate::rules::{self, Reasons, Scores, Standing};
 use berth_model::{ClaimName, Pod, PreemptionPolicy, Preference};
 
 /// Complete result for one pod on the cluster as it is.
@@ -133,7 +133,11 @@ impl Inquiry {
                     feasible.push(NodeCandidate { node, standing, scores });
                 }
                 Err(why) => {
-                    reasons.insert(node, why.texts(&class));
+                    let mut texts = why.texts(&class);
+                    if why.has(Reasons::NO_DEVICES) {
+                        texts.extend(rules::device_shortage(&class, agent.view().row(id)));
+                    }
+                    reasons.insert(node, texts);
                 }
             }
         }

@@ -413,6 +413,13 @@ impl Scheduler {
         let admitted = alone || agent.still_admits(class.id, node, inventory);
         let fits = |row: &crate::inventory::Row| admitted && rules::still_admits(&class, row, seen);
         match self.cluster.ledger.commit(uid, &waiting.holding, node, fits) {
+            Ok(_) if !self.promise_devices(uid, node) => {
+                debug_assert!(false, "the commit has checked the same row");
+                self.discharge(uid);
+                self.probe_ended(class.id, uid);
+                self.back_off(uid, "its devices were given to another pod".to_owned(), now);
+                Settled::Done
+            }
             Ok(_) => {
                 self.has_node(uid, claims, node, now);
                 // It found a node, so the next pod of its class may too.
@@ -465,12 +472,11 @@ impl Scheduler {
             self.overcommitted = Some(violation);
         }
         let class = waiting.class.clone();
-        match &class.spec.volumes {
-            Some(needs) if !claims.is_empty() => {
-                self.claim(uid, claims, needs, node, now);
-            }
-            _ => self.bind(uid, host),
+        let devices = self.cluster.objects.devices.updates(&waiting.source);
+        if claims.is_empty() && devices.is_empty() {
+            return self.bind(uid, host);
         }
+        self.claim(uid, claims, class.spec.volumes.as_deref(), devices, node, now);
     }
 
     /// Begins the bind of a pod whose resources are assumed.

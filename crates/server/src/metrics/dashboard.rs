@@ -50,6 +50,7 @@ fn scrape() -> String {
             binds: Arc::default(),
             pod_watch: Arc::default(),
             node_watch: Arc::default(),
+            claim_watch: Arc::default(),
             object_watches: Arc::default(),
             self_checks: Arc::default(),
             lease_renewed: Arc::default(),

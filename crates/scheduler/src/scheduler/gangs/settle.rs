@@ -105,6 +105,7 @@ impl Scheduler {
             return Ok(claims);
         };
         for uid in charged {
+            self.release_devices(uid, false);
             self.cluster.ledger.release_growth(uid);
         }
         self.preemption.restore(&task.wanted, &self.cluster.waiting, &mut self.cluster.ledger);
@@ -134,6 +135,11 @@ impl Scheduler {
             .ledger
             .commit(&member.uid, &member.holding, node, fits)
             .map_err(|_| Refusal::Conflict)?;
+        if !self.promise_devices(&member.uid, node) {
+            // Another member has the last ones.
+            self.cluster.ledger.release_growth(&member.uid);
+            return Err(Refusal::Conflict);
+        }
         Ok(claims)
     }
 

@@ -1,0 +1,546 @@
+//! Resource claims, device classes and pools of devices.
+//!
+//! Devices that were given to a claim are *promised* from the commit of its pod until the API server shows the claim
+//! with them, or until it is certain that it never will. Meanwhile they count as taken, so no two claims get one device;
+//! a write whose outcome is not known keeps them for as long as it could still take effect.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::placement::LATE_EFFECT;
+use berth_devices::{
+    ClaimAllocation, ClaimUpdate, ClaimUser, ConfigSource, DeviceClass, DeviceConfig, DeviceId, DeviceNews,
+    DevicePools, NewAllocation, NoDevices, NodeDevices, ResourceClaim, ResourceSlice, allocate,
+};
+use berth_model::{
+    ClaimName, DeviceAlternative, DeviceClaimSource, DeviceNeeds, DeviceRequest, DeviceRequests,
+    GeneratedClaim, Node, Pod, PodDeviceClaim, Shared,
+};
+
+/// Most pods that may use one claim (upstream: `ResourceClaimReservedForMaxSize`).
+const USERS_MAX: usize = 256;
+
+/// All claims, classes and pools.
+#[derive(Debug, Default)]
+pub struct Devices {
+    pub pools: DevicePools,
+    classes: HashMap<Arc<str>, DeviceClass>,
+    claims: HashMap<ClaimName, ResourceClaim>,
+    promises: BTreeMap<ClaimName, Promise>,
+    /// Claims that were promised devices for a pod, by its uid.
+    promised_for: HashMap<Arc<str>, BTreeSet<ClaimName>>,
+}
+
+/// Devices that a claim is about to get.
+#[derive(Debug)]
+struct Promise {
+    /// Of the claim.
+    uid: Arc<str>,
+    /// Of the pod.
+    pod: Arc<str>,
+    allocation: Arc<ClaimAllocation>,
+    state: PromiseState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PromiseState {
+    /// The write has not been answered.
+    Open,
+    /// It was written in this version of the claim, which the watch has not shown yet.
+    Written(u64),
+    /// The pod has lost its node, but the write may still take effect until then; `None`: not timed yet.
+    InDoubt(Option<Duration>),
+}
+
+/// Effects of a change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DevicesChanged {
+    /// Pods that use these.
+    pub claims: BTreeSet<ClaimName>,
+    /// All waiting pods that use resource claims.
+    pub all_claims: bool,
+    pub nodes: DeviceNews,
+}
+
+impl DevicesChanged {
+    pub fn is_empty(&self) -> bool {
+        *self == DevicesChanged::default()
+    }
+
+    fn of(nodes: DeviceNews) -> Self {
+        DevicesChanged { nodes, ..DevicesChanged::default() }
+    }
+}
+
+/// A pod's claims, as they are now.
+#[derive(Debug, Default)]
+pub struct ResolvedClaims {
+    pub needs: DeviceNeeds,
+    /// The claims of `needs.unallocated`, in the same order.
+    pub unallocated: Vec<ClaimName>,
+    /// Allocated claims that are not reserved for the pod yet.
+    pub unreserved: Vec<ClaimName>,
+}
+
+impl Devices {
+    pub fn apply_slice(&mut self, slice: Arc<ResourceSlice>) -> DevicesChanged {
+        DevicesChanged::of(self.pools.apply_slice(slice))
+    }
+
+    pub fn delete_slice(&mut self, name: &str) -> DevicesChanged {
+        DevicesChanged::of(self.pools.delete_slice(name))
+    }
+
+    pub fn apply_class(&mut self, class: DeviceClass) -> DevicesChanged {
+        let name = class.name.clone();
+        let before = self.classes.insert(name.clone(), class);
+        let all_claims = before.as_ref() != self.classes.get(&name);
+        DevicesChanged { all_claims, ..DevicesChanged::default() }
+    }
+
+    pub fn delete_class(&mut self, name: &str) -> DevicesChanged {
+        let all_claims = self.classes.remove(name).is_some();
+        DevicesChanged { all_claims, ..DevicesChanged::default() }
+    }
+
+    pub fn apply_claim(&mut self, claim: ResourceClaim) -> DevicesChanged {
+        let name = claim.name.clone();
+        if let Some(promise) = self.promises.get(&name) {
+            let is_settled = match promise.state {
+                PromiseState::Written(version) => claim.version >= version,
+                PromiseState::Open | PromiseState::InDoubt(_) => claim.allocation.is_some(),
+            };
+            if claim.uid != promise.uid || is_settled {
+                self.forget_promise(&name);
+            }
+        }
+        let before = self.claims.insert(name.clone(), claim);
+        if before.as_ref() == self.claims.get(&name) {
+            return DevicesChanged::default();
+        }
+        self.claim_changed(name)
+    }
+
+    pub fn delete_claim(&mut self, name: &ClaimName) -> DevicesChanged {
+        if self.claims.remove(name).is_none() {
+            return DevicesChanged::default();
+        }
+        self.forget_promise(name);
+        self.claim_changed(name.clone())
+    }
+
+    fn forget_promise(&mut self, name: &ClaimName) {
+        if let Some(promise) = self.promises.remove(name)
+            && let Some(claims) = self.promised_for.get_mut(&promise.pod)
+        {
+            claims.remove(name);
+            if claims.is_empty() {
+                self.promised_for.remove(&promise.pod);
+            }
+        }
+    }
+
+    /// Charges the devices that a claim has, or is about to get.
+    fn claim_changed(&mut self, name: ClaimName) -> DevicesChanged {
+        let known = self.claims.get(&name).and_then(|claim| claim.allocation.as_ref());
+        let allocation = known.or(self.promises.get(&name).map(|promise| &promise.allocation)).cloned();
+        let nodes = self.pools.set_allocation(&name, allocation.as_deref());
+        DevicesChanged { claims: BTreeSet::from([name]), all_claims: false, nodes }
+    }
+
+    pub fn names(&self, kind: super::ObjectKind) -> Vec<super::ObjectName> {
+        let global = |name: &Arc<str>| super::ObjectName { namespace: "".into(), name: name.clone() };
+        match kind {
+            super::ObjectKind::ResourceSlice => self.pools.slices().map(global).collect(),
+            super::ObjectKind::DeviceClass => self.classes.keys().map(global).collect(),
+            _ => {
+                let of = |claim: &ClaimName| super::ObjectName {
+                    namespace: claim.namespace.clone(),
+                    name: claim.name.clone(),
+                };
+                self.claims.keys().map(of).collect()
+            }
+        }
+    }
+
+    /// Returns the names of the pod's claims, as far as they are known.
+    pub fn names_of(pod: &Pod) -> Option<Arc<Box<[ClaimName]>>> {
+        let mut names: Vec<_> = pod.devices.iter().filter_map(|claim| name_of(pod, &claim.source)).collect();
+        names.sort();
+        names.dedup();
+        (!names.is_empty()).then(|| Arc::new(names.into()))
+    }
+
+    /// Returns what the pod's claims require of nodes.
+    pub fn resolve(&self, pod: &Pod) -> ResolvedClaims {
+        let mut resolved = ResolvedClaims::default();
+        match self.try_resolve(pod, &mut resolved) {
+            Ok(()) => resolved,
+            Err(refusal) => {
+                let needs = DeviceNeeds { refusal: Some(refusal.into()), ..DeviceNeeds::default() };
+                ResolvedClaims { needs, ..ResolvedClaims::default() }
+            }
+        }
+    }
+
+    /// The texts are those of upstream's PreFilter.
+    fn try_resolve(&self, pod: &Pod, resolved: &mut ResolvedClaims) -> Result<(), String> {
+        let (namespace, pod_name) = (&pod.namespace, &pod.name);
+        let (mut seen, mut allocated, mut unallocated) = (BTreeSet::new(), Vec::new(), Vec::new());
+        for PodDeviceClaim { source, .. } in &pod.devices {
+            if matches!(source, DeviceClaimSource::Template { made: Some(GeneratedClaim::NotNeeded), .. }) {
+                continue;
+            }
+            let Some(name) = name_of(pod, source) else {
+                return Err(format!("pod \"{namespace}/{pod_name}\": ResourceClaim not created yet"));
+            };
+            let Some(claim) = self.claims.get(&name) else {
+                return Err(format!("resourceclaim {:?} not found", name.name));
+            };
+            if claim.deleting {
+                return Err(format!("resourceclaim {:?} is being deleted", name.name));
+            }
+            let is_own = claim.owner.as_ref() == Some(&pod.uid);
+            if matches!(source, DeviceClaimSource::Template { .. }) && !is_own {
+                return Err(format!(
+                    "ResourceClaim {namespace}/{} was not created for Pod {namespace}/{pod_name} (Pod is not owner)",
+                    name.name
+                ));
+            }
+            if let Some(why) = claim.invalid.as_ref().filter(|_| claim.allocation.is_none()) {
+                return Err(format!("resourceclaim {:?} cannot be served: {why}", name.name));
+            }
+            if !seen.insert(name.clone()) {
+                continue;
+            }
+            match &claim.allocation {
+                Some(allocation) => {
+                    let is_reserved = claim.reserved.iter().any(|user| user.uid == pod.uid);
+                    if !is_reserved && claim.reserved.len() >= USERS_MAX {
+                        return Err("resourceclaim in use".to_owned());
+                    }
+                    allocated.extend(allocation.nodes.clone());
+                    if !is_reserved {
+                        resolved.unreserved.push(name);
+                    }
+                }
+                None if self
+                    .promises
+                    .get(&name)
+                    .is_some_and(|promise| promise.pod != pod.uid || promise.state != PromiseState::Open) =>
+                {
+                    return Err(format!(
+                        "resource claim {namespace}/{} is in the process of being allocated",
+                        name.name
+                    ));
+                }
+                None => {
+                    unallocated.push(Shared::new(self.filled(&claim.spec)?));
+                    resolved.unallocated.push(name);
+                }
+            }
+        }
+        allocated.sort();
+        allocated.dedup();
+        resolved.needs.allocated = allocated.into();
+        resolved.needs.unallocated = unallocated.into();
+        Ok(())
+    }
+
+    /// Adds the selectors of the classes.
+    fn filled(&self, spec: &DeviceRequests) -> Result<DeviceRequests, String> {
+        let mut requests = Vec::with_capacity(spec.requests.len());
+        for request in &spec.requests {
+            let mut alternatives = Vec::with_capacity(request.alternatives.len());
+            for alternative in &request.alternatives {
+                let Some(class) = self.classes.get(&alternative.class) else {
+                    let request = match alternative.name.is_empty() {
+                        true => request.name.to_string(),
+                        false => format!("{}/{}", request.name, alternative.name),
+                    };
+                    return Err(format!(
+                        "request {request}: device class {} does not exist",
+                        alternative.class
+                    ));
+                };
+                if let Some(why) = &class.invalid {
+                    return Err(format!("device class {} cannot be served: {why}", class.name));
+                }
+                let selectors = class.selectors.iter().chain(&alternative.selectors).cloned().collect();
+                let selectors_of_class = class.selectors.len();
+                alternatives.push(DeviceAlternative { selectors, selectors_of_class, ..alternative.clone() });
+            }
+            requests.push(DeviceRequest { name: request.name.clone(), alternatives: alternatives.into() });
+        }
+        Ok(DeviceRequests { requests: requests.into(), constraints: spec.constraints.clone() })
+    }
+
+    /// Promises devices of this node to the pod's claims.
+    ///
+    /// # Errors
+    /// Why the node has none for them; then nothing is promised.
+    pub fn promise(
+        &mut self,
+        pod: &Arc<str>,
+        claims: &[ClaimName],
+        needs: &DeviceNeeds,
+        node: &Node,
+        devices: &NodeDevices,
+    ) -> Result<DevicesChanged, Box<NoDevices>> {
+        let allocations = allocate(&needs.unallocated, devices, &node.name, &node.labels)?;
+        let mut changed = DevicesChanged::default();
+        for (name, mut allocation) in claims.iter().zip(allocations) {
+            let Some(claim) = self.claims.get(name) else {
+                continue;
+            };
+            for (at, device) in allocation.devices.iter_mut().enumerate() {
+                if let Some(share) = &mut device.share {
+                    *share = share_id(&claim.uid, claim.version, at);
+                }
+            }
+            let (uid, allocation) = (claim.uid.clone(), Arc::new(allocation));
+            let promise = Promise { uid, pod: pod.clone(), allocation, state: PromiseState::Open };
+            self.promises.insert(name.clone(), promise);
+            self.promised_for.entry(pod.clone()).or_default().insert(name.clone());
+            changed.nodes.merge(self.claim_changed(name.clone()).nodes);
+            changed.claims.insert(name.clone());
+        }
+        Ok(changed)
+    }
+
+    /// Returns what to write into the claims of a pod before it is bound: what it was promised, and that it uses its other
+    /// claims.
+    pub fn updates(&self, pod: &Pod) -> Arc<[ClaimUpdate]> {
+        let names = Devices::names_of(pod).unwrap_or_default();
+        let user = || ClaimUser {
+            api_group: "".into(),
+            resource: "pods".into(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        };
+        let updates = names.iter().filter_map(|name| {
+            let claim = self.claims.get(name)?;
+            let is_reserved = claim.reserved.iter().any(|user| user.uid == pod.uid);
+            let mut known = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
+            if is_reserved && known.all(|device| device.binding_conditions.is_empty()) {
+                return None;
+            }
+            let promise = self.promises.get(name).filter(|promise| promise.pod == pod.uid);
+            let allocation = promise.filter(|_| claim.allocation.is_none()).map(|promise| NewAllocation {
+                allocation: promise.allocation.clone(),
+                config: self.config(claim, &promise.allocation),
+            });
+            Some(ClaimUpdate {
+                claim: name.clone(),
+                uid: claim.uid.clone(),
+                version: claim.version,
+                finalizers: claim.finalizers.clone(),
+                reserved: claim.reserved.iter().cloned().chain((!is_reserved).then(user)).collect(),
+                held: claim.allocation.clone(),
+                allocation,
+            })
+        });
+        updates.collect()
+    }
+
+    /// Returns the configuration for the drivers of these devices: that of each class, then that of the claim (upstream:
+    /// `Allocate`).
+    fn config(
+        &self,
+        claim: &ResourceClaim,
+        allocation: &ClaimAllocation,
+    ) -> Box<[(ConfigSource, DeviceConfig)]> {
+        let served = |request: &DeviceRequest| {
+            let serves = |alternative: &&DeviceAlternative| {
+                let name = match alternative.name.is_empty() {
+                    true => request.name.clone(),
+                    false => format!("{}/{}", request.name, alternative.name).into(),
+                };
+                allocation.devices.iter().any(|device| device.request == name)
+            };
+            let alternative = request.alternatives.iter().find(serves)?;
+            let name = match alternative.name.is_empty() {
+                true => request.name.clone(),
+                false => format!("{}/{}", request.name, alternative.name).into(),
+            };
+            Some((request.name.clone(), name, alternative.class.clone()))
+        };
+        let served: Vec<(Arc<str>, Arc<str>, Arc<str>)> =
+            claim.spec.requests.iter().filter_map(served).collect();
+        let mut config = Vec::new();
+        let mut classes = BTreeSet::new();
+        for (_, _, class) in &served {
+            if !classes.insert(class) {
+                continue;
+            }
+            let of_class = served.iter().filter(|(_, _, other)| other == class);
+            let requests: Box<[Arc<str>]> = of_class.map(|(_, name, _)| name.clone()).collect();
+            let known = self.classes.get(class).into_iter().flat_map(|class| &class.config);
+            config.extend(known.map(|entry| {
+                (ConfigSource::Class, DeviceConfig { requests: requests.clone(), json: entry.json.clone() })
+            }));
+        }
+        let concerns = |entry: &&DeviceConfig| {
+            entry.requests.is_empty()
+                || served.iter().any(|(request, name, _)| {
+                    entry.requests.contains(request) || entry.requests.contains(name)
+                })
+        };
+        config.extend(claim.config.iter().filter(concerns).map(|entry| (ConfigSource::Claim, entry.clone())));
+        config.into()
+    }
+
+    /// Returns a device of this claim that another claim has, too, which a placed pod uses.
+    pub fn rival(
+        &self,
+        claim: &ClaimName,
+        is_placed: &dyn Fn(&str) -> bool,
+    ) -> Option<(DeviceId, ClaimName)> {
+        let is_used = |other: &ClaimName| {
+            let users = self.claims.get(other).into_iter().flat_map(|claim| &claim.reserved);
+            let promised = self.promises.get(other).map(|promise| &promise.pod);
+            users.map(|user| &user.uid).chain(promised).any(|uid| is_placed(uid))
+        };
+        let allocation = self.claims.get(claim)?.allocation.as_ref()?;
+        let whole = allocation.devices.iter().filter(|device| !device.admin_access && device.share.is_none());
+        whole.map(|device| &device.id).find_map(|device| {
+            let other = self.pools.holders(device).find(|other| *other != claim && is_used(other))?;
+            Some((device.clone(), other.clone()))
+        })
+    }
+
+    /// Records that the updates of a pod were written, in these versions of its claims.
+    pub fn written(&mut self, updates: &[ClaimUpdate], versions: &[u64]) -> DevicesChanged {
+        let mut changed = DevicesChanged::default();
+        for (update, version) in updates.iter().zip(versions) {
+            let Some(promise) = self.promises.get_mut(&update.claim).filter(|_| update.allocation.is_some())
+            else {
+                continue;
+            };
+            let seen = self.claims.get(&update.claim).is_some_and(|claim| claim.version >= *version);
+            promise.state = PromiseState::Written(*version);
+            if seen {
+                self.forget_promise(&update.claim);
+                changed.nodes.merge(self.claim_changed(update.claim.clone()).nodes);
+            }
+            changed.claims.insert(update.claim.clone());
+        }
+        changed
+    }
+
+    /// Ends the promises of a pod that has lost its node. `sent`: they may have been written, so the devices stay taken
+    /// for as long as that can take effect.
+    pub fn release(&mut self, pod: &str, sent: bool) -> DevicesChanged {
+        let mut changed = DevicesChanged::default();
+        for name in self.promised_for.get(pod).cloned().unwrap_or_default() {
+            let Some(promise) = self.promises.get_mut(&name) else {
+                continue;
+            };
+            match (promise.state, sent) {
+                (PromiseState::Open, true) => promise.state = PromiseState::InDoubt(None),
+                (PromiseState::Open, false) => {
+                    self.forget_promise(&name);
+                    changed.nodes.merge(self.claim_changed(name.clone()).nodes);
+                }
+                (PromiseState::Written(_) | PromiseState::InDoubt(_), _) => {}
+            }
+            changed.claims.insert(name);
+        }
+        changed
+    }
+
+    /// Ends the promises that can no longer take effect.
+    pub fn expire(&mut self, now: Duration) -> DevicesChanged {
+        let mut over = Vec::new();
+        for (name, promise) in &mut self.promises {
+            if let PromiseState::InDoubt(until) = &mut promise.state
+                && now >= *until.get_or_insert(now + LATE_EFFECT)
+            {
+                over.push(name.clone());
+            }
+        }
+        let mut changed = DevicesChanged::default();
+        for name in over {
+            self.forget_promise(&name);
+            let one = self.claim_changed(name);
+            changed.nodes.merge(one.nodes);
+            changed.claims.extend(one.claims);
+        }
+        changed
+    }
+
+    pub fn has_promises(&self) -> bool {
+        !self.promises.is_empty()
+    }
+
+    /// Returns whether the drivers have reported what they must before the pod is bound; it may then be bound.
+    ///
+    /// # Errors
+    /// A driver has given up, or the claim has changed; in upstream's words.
+    pub fn progress(&self, updates: &[ClaimUpdate], versions: &[u64]) -> Result<bool, String> {
+        for (update, version) in updates.iter().zip(versions) {
+            let Some(claim) = self.claims.get(&update.claim).filter(|claim| claim.uid == update.uid) else {
+                return Err(format!("resourceclaim {:?} not found", update.claim.name));
+            };
+            let written = update.allocation.as_ref().map(|new| &new.allocation);
+            let Some(allocation) = claim.allocation.as_ref().or(written) else {
+                return Err(format!("claim {} got deallocated elsewhere in the meantime", update.claim.name));
+            };
+            for device in &allocation.devices {
+                if device.binding_conditions.is_empty() {
+                    continue;
+                }
+                if claim.version < *version {
+                    return Ok(false);
+                }
+                let of_device = claim
+                    .conditions
+                    .iter()
+                    .find(|known| known.device == device.id && known.share == device.share);
+                let holds = |condition| of_device.is_some_and(|known| known.holding.contains(condition));
+                if let Some(failed) = device.binding_failure_conditions.iter().find(|c| holds(*c)) {
+                    return Err(format!(
+                        "device binding failed: claim={}, driver={}, pool={}, device={}, condition={failed}",
+                        update.claim.name, device.id.pool.driver, device.id.pool.name, device.id.device
+                    ));
+                }
+                if !device.binding_conditions.iter().all(holds) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn name_of(pod: &Pod, source: &DeviceClaimSource) -> Option<ClaimName> {
+    let name = match source {
+        DeviceClaimSource::Named(name)
+        | DeviceClaimSource::Template { made: Some(GeneratedClaim::Named(name)), .. } => name.clone(),
+        DeviceClaimSource::Template { .. } => return None,
+    };
+    Some(ClaimName { namespace: pod.namespace.clone(), name })
+}
+
+/// Returns a name for a share of a device, in the form of a UUID: the claim, its version and the position of the device
+/// tell it from every other share.
+fn share_id(claim: &str, version: u64, at: usize) -> Arc<str> {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let half = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (claim, version, at, salt).hash(&mut hasher);
+        hasher.finish()
+    };
+    let (a, b) = (half(0), half(1));
+    // Version 8: of the author's own making; variant 10.
+    format!(
+        "{:08x}-{:04x}-8{:03x}-{:04x}-{:012x}",
+        a >> 32,
+        a >> 16 & 0xffff,
+        a & 0xfff,
+        b >> 48 & 0x3fff | 0x8000,
+        b & 0xffff_ffff_ffff
+    )
+    .into()
+}

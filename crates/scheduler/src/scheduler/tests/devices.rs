@@ -1,0 +1,384 @@
+//! Pods with resource claims: promises of devices, their writes, and what becomes of them.
+
+use super::gangs::{allocation, member};
+use super::*;
+use crate::objects::ObjectKind;
+use crate::placement::{ClaimOrder, LATE_EFFECT};
+use crate::scheduler::{BindReview, Requester};
+use berth_devices::{
+    ClaimUser, Device, DeviceClass, DeviceConditions, DeviceId, DeviceTraits, PoolId, Reach, ResourceClaim,
+    ResourceSlice,
+};
+use berth_model::{
+    ClaimName, DeviceAlternative, DeviceClaimSource, DeviceRequest, DeviceRequests, GeneratedClaim,
+    PodDeviceClaim,
+};
+
+const DRIVER: &str = "gpu.example.com";
+
+fn slice(node: &str, devices: usize) -> ClusterObject {
+    let device = |at: usize| Device {
+        name: format!("gpu-{at}").into(),
+        traits: DeviceTraits::default(),
+        reach: None,
+        binds_to_node: false,
+        taints: [].into(),
+        consumes: Default::default(),
+        binding_conditions: [].into(),
+        binding_failure_conditions: [].into(),
+    };
+    ClusterObject::ResourceSlice(Arc::new(ResourceSlice {
+        name: format!("slice of {node}").into(),
+        pool: PoolId { driver: DRIVER.into(), name: node.into() },
+        generation: 1,
+        slices_of_pool: 1,
+        reach: Reach::Node(node.into()),
+        devices: (0..devices).map(device).collect(),
+        counters: Default::default(),
+    }))
+}
+
+fn claim_name(name: &str) -> ClaimName {
+    ClaimName { namespace: "ns".into(), name: name.into() }
+}
+
+fn claim(name: &str) -> ResourceClaim {
+    let alternative =
+        DeviceAlternative { class: "gpu".into(), count: Some(1), ..DeviceAlternative::default() };
+    let request = DeviceRequest { name: "r".into(), alternatives: [alternative].into() };
+    ResourceClaim {
+        name: claim_name(name),
+        uid: format!("uid of {name}").into(),
+        version: 1,
+        spec: DeviceRequests { requests: [request].into(), constraints: [].into() },
+        ..ResourceClaim::default()
+    }
+}
+
+fn object(claim: ResourceClaim) -> ClusterObject {
+    ClusterObject::ResourceClaim(claim.into())
+}
+
+fn uses(claim: &str, pod: Pod) -> Pod {
+    let source = DeviceClaimSource::Named(claim.into());
+    Pod { devices: [PodDeviceClaim { entry: "gpu".into(), source }].into(), ..pod }
+}
+
+/// Returns the claim as the API server has it after this order was written.
+fn as_written(order: &ClaimOrder, at: usize, version: u64) -> ResourceClaim {
+    let update = &order.devices[at];
+    let known = claim(&update.claim.name);
+    let allocation = update.allocation.as_ref().map(|new| new.allocation.clone());
+    ResourceClaim { version, allocation, reserved: update.reserved.clone(), ..known }
+}
+
+fn device_of(order: &ClaimOrder) -> &DeviceId {
+    &order.devices[0].allocation.as_ref().expect("allocated now").allocation.devices[0].id
+}
+
+impl Bench {
+    /// Returns a bench with a device class, and nodes with so many devices.
+    fn with_devices(nodes: &[(&str, usize)], claims: &[&str]) -> Bench {
+        let names: Vec<_> = nodes.iter().map(|(name, _)| *name).collect();
+        let mut bench = Bench::new(1, &names);
+        bench.give(ClusterObject::DeviceClass(DeviceClass { name: "gpu".into(), ..DeviceClass::default() }));
+        nodes.iter().for_each(|(node, devices)| bench.give(slice(node, *devices)));
+        claims.iter().for_each(|name| bench.give(object(claim(name))));
+        bench
+    }
+
+    fn give(&mut self, object: ClusterObject) {
+        self.scheduler.apply_object(object);
+        self.collect();
+    }
+
+    fn answer(&mut self, order: &ClaimOrder, result: Result<Vec<u64>, &str>) {
+        self.scheduler.claims_written(order, result.map_err(str::to_owned), self.now);
+        self.collect();
+    }
+
+    fn later(&mut self, after: Duration) {
+        self.tick(self.now + after);
+        self.work();
+    }
+
+    fn said(&self) -> &str {
+        &self.told.last().expect("a condition was written").2
+    }
+}
+
+#[test]
+fn a_pod_is_bound_as_soon_as_its_claim_is_written_with_the_devices_of_the_chosen_node() {
+    let mut bench = Bench::with_devices(&[("a", 0), ("b", 1)], &["c"]);
+    bench.apply(uses("c", pod("p", 100)));
+    bench.work();
+    assert_eq!((bench.orders.len(), bench.binds.len(), bench.in_state("claiming")), (1, 0, 1));
+    let order = bench.orders[0].clone();
+    assert_eq!(&*order.node, "b");
+    let update = &order.devices[0];
+    assert_eq!((&update.claim, &*update.uid, update.version), (&claim_name("c"), "uid of c", 1));
+    assert_eq!(&*device_of(&order).device, "gpu-0");
+    let user = ClaimUser { api_group: "".into(), resource: "pods".into(), name: "p".into(), uid: "p".into() };
+    assert_eq!(*update.reserved, [user]);
+    bench.answer(&order, Ok(vec![2]));
+    assert_eq!(bench.bound(), ["p"]);
+    assert_eq!(&*bench.binds[0].node, "b");
+}
+
+#[test]
+fn a_device_is_never_given_twice_whatever_the_watch_has_shown() {
+    let mut bench = Bench::with_devices(&[("a", 2)], &["c0", "c1", "c2"]);
+    for at in 0..3 {
+        bench.apply(uses(&format!("c{at}"), pod(&format!("p{at}"), 10)));
+    }
+    bench.work();
+    assert_eq!(bench.orders.len(), 2);
+    assert_ne!(device_of(&bench.orders[0]), device_of(&bench.orders[1]));
+    assert!(
+        bench.said().starts_with("0/1 nodes are available: 1 cannot allocate all claims."),
+        "{}",
+        bench.said()
+    );
+    // The write is answered, then shown, and nothing is free in between.
+    let order = bench.orders[0].clone();
+    bench.answer(&order, Ok(vec![2]));
+    bench.later(S);
+    assert_eq!(bench.orders.len(), 2);
+    bench.give(object(as_written(&order, 0, 2)));
+    bench.later(S);
+    assert_eq!(bench.orders.len(), 2);
+    // Its claim is deallocated by the claim controller.
+    bench.give(object(ResourceClaim { version: 3, ..claim("c0") }));
+    bench.later(S);
+    assert_eq!(bench.orders.len(), 3);
+    assert_eq!(device_of(&bench.orders[2]), device_of(&order));
+}
+
+#[test]
+fn a_write_that_failed_may_have_taken_effect_so_its_devices_stay_taken_for_a_while() {
+    let mut bench = Bench::with_devices(&[("a", 1)], &["c0", "c1"]);
+    bench.apply(uses("c0", pod("p0", 10)));
+    bench.work();
+    let order = bench.orders[0].clone();
+    bench.answer(&order, Err("connection lost"));
+    assert_eq!(bench.said(), "running PreBind plugin \"DynamicResources\": connection lost");
+    assert_eq!(bench.cpu_taken("a"), 0);
+    bench.apply(uses("c1", pod("p1", 10)));
+    bench.later(S);
+    assert_eq!(bench.orders.len(), 1, "neither pod gets it");
+    bench.later(LATE_EFFECT);
+    bench.later(S);
+    bench.later(10 * S);
+    assert_eq!(bench.orders.len(), 2);
+    // The other way round: it took effect.
+    let mut bench = Bench::with_devices(&[("a", 1)], &["c0", "c1"]);
+    bench.apply(uses("c0", pod("p0", 10)));
+    bench.work();
+    let order = bench.orders[0].clone();
+    bench.answer(&order, Err("connection lost"));
+    bench.give(object(as_written(&order, 0, 2)));
+    bench.later(2 * LATE_EFFECT);
+    bench.apply(uses("c1", pod("p1", 10)));
+    bench.later(2 * LATE_EFFECT);
+    assert_eq!(bench.bound(), ["p0"], "with the devices that it has");
+    assert!(bench.orders.iter().all(|order| &*order.uid == "p0"));
+}
+
+#[test]
+fn a_claim_that_several_pods_share_keeps_them_where_its_devices_are() {
+    let mut bench = Bench::with_devices(&[("a", 1), ("b", 1)], &["c"]);
+    bench.apply(uses("c", pod("p0", 10)));
+    bench.apply(uses("c", pod("p1", 10)));
+    bench.work();
+    assert_eq!(bench.orders.len(), 1);
+    assert!(
+        bench.said().contains("resource claim ns/c is in the process of being allocated"),
+        "{}",
+        bench.said()
+    );
+    let order = bench.orders[0].clone();
+    bench.answer(&order, Ok(vec![2]));
+    bench.give(object(as_written(&order, 0, 2)));
+    bench.later(S);
+    assert_eq!(bench.orders.len(), 2);
+    let second = bench.orders[1].clone();
+    assert_eq!((&second.node, &second.devices[0].allocation), (&order.node, &None));
+    assert_eq!(second.devices[0].reserved.len(), 2);
+    bench.answer(&second, Ok(vec![3]));
+    assert_eq!(bench.bound(), ["p0", "p1"]);
+}
+
+#[test]
+fn a_pod_waits_for_a_claim_a_class_or_its_own_copy_of_a_template_and_is_told_so() {
+    let mut bench = Bench::with_devices(&[("a", 1)], &[]);
+    bench.apply(uses("c", pod("p", 10)));
+    bench.work();
+    assert!(
+        bench.said().starts_with("0/1 nodes are available: resourceclaim \"c\" not found."),
+        "{}",
+        bench.said()
+    );
+    let mut other = claim("c");
+    other.spec.requests[0].alternatives[0].class = "tpu".into();
+    bench.give(object(other));
+    bench.later(S);
+    assert!(bench.said().contains("request r: device class tpu does not exist"), "{}", bench.said());
+    bench.give(object(ResourceClaim { deleting: true, version: 2, ..claim("c") }));
+    bench.later(S);
+    assert!(bench.said().contains("resourceclaim \"c\" is being deleted"), "{}", bench.said());
+    bench.give(object(ResourceClaim { version: 3, ..claim("c") }));
+    bench.later(S);
+    assert_eq!(bench.orders.len(), 1);
+
+    let mut bench = Bench::with_devices(&[("a", 1)], &["p-gpu"]);
+    let with = |made: Option<&str>| {
+        let made = made.map(|name| GeneratedClaim::Named(name.into()));
+        let source = DeviceClaimSource::Template { template: "t".into(), made };
+        Pod { devices: [PodDeviceClaim { entry: "gpu".into(), source }].into(), ..pod("p", 10) }
+    };
+    bench.apply(with(None));
+    bench.work();
+    assert!(bench.said().contains("pod \"ns/p\": ResourceClaim not created yet"), "{}", bench.said());
+    bench.apply(with(Some("p-gpu")));
+    bench.later(S);
+    assert!(bench.said().contains("was not created for Pod ns/p"), "{}", bench.said());
+    bench.give(object(ResourceClaim { owner: Some("p".into()), version: 2, ..claim("p-gpu") }));
+    bench.later(S);
+    assert_eq!(bench.orders.len(), 1);
+}
+
+#[test]
+fn pods_whose_claims_come_from_one_template_are_one_class() {
+    let mut bench = Bench::with_devices(&[("a", 8)], &["c0", "c1", "c2"]);
+    for at in 0..3 {
+        bench.apply(uses(&format!("c{at}"), pod(&format!("p{at}"), 10)));
+    }
+    bench.work();
+    assert_eq!((bench.orders.len(), bench.scheduler.classes()), (3, 1));
+}
+
+#[test]
+fn a_pod_waits_until_its_devices_are_prepared_and_fails_when_a_driver_gives_up() {
+    let prepared = |conditions: &[&str]| {
+        let ClusterObject::ResourceSlice(known) = slice("a", 1) else { unreachable!("a slice") };
+        let mut known = ResourceSlice::clone(&known);
+        known.devices[0].binding_conditions = ["ready".into()].into();
+        known.devices[0].binding_failure_conditions = ["failed".into()].into();
+        let mut bench = Bench::with_devices(&[("a", 1)], &["c"]);
+        bench.give(ClusterObject::ResourceSlice(known.into()));
+        bench.apply(uses("c", pod("p", 10)));
+        bench.work();
+        let order = bench.orders[0].clone();
+        bench.answer(&order, Ok(vec![2]));
+        bench.later(S);
+        assert!(bench.binds.is_empty());
+        let holding = conditions.iter().map(|name| Arc::from(*name)).collect();
+        let conditions =
+            [DeviceConditions { device: device_of(&order).clone(), share: None, holding }].into();
+        bench.give(object(ResourceClaim { conditions, ..as_written(&order, 0, 3) }));
+        bench.later(Duration::from_millis(50));
+        bench
+    };
+    assert_eq!(prepared(&["ready"]).bound(), ["p"]);
+    assert!(prepared(&[]).binds.is_empty());
+    let failed = prepared(&["ready", "failed"]);
+    assert!(failed.binds.is_empty());
+    assert!(
+        failed.said().contains("device binding failed: claim=c, driver=gpu.example.com"),
+        "{}",
+        failed.said()
+    );
+}
+
+#[test]
+fn nodes_are_packed_so_that_whole_nodes_stay_for_large_claims() {
+    let mut bench = Bench::with_devices(&[("a", 4), ("b", 4), ("c", 4)], &["c0", "c1", "c2"]);
+    for at in 0..3 {
+        bench.apply(uses(&format!("c{at}"), pod(&format!("p{at}"), 10)));
+        bench.work();
+    }
+    let nodes: HashSet<_> = bench.orders.iter().map(|order| order.node.clone()).collect();
+    assert_eq!((bench.orders.len(), nodes.len()), (3, 1), "{:?}", bench.orders);
+}
+
+#[test]
+fn the_members_of_a_gang_get_devices_together_or_none_does() {
+    let gang = |count: u32| {
+        let names: Vec<String> = (0..count).map(|at| format!("c{at}")).collect();
+        let mut bench = Bench::with_devices(&[("a", 2), ("b", 1)], &[]);
+        names.iter().for_each(|name| bench.give(object(claim(name))));
+        bench.allocate(allocation("g", count));
+        for at in 0..count {
+            bench.apply(uses(&format!("c{at}"), member(&format!("p{at}"), "g", 10)));
+        }
+        bench.work();
+        bench
+    };
+    let placed = gang(3);
+    let devices: HashSet<_> = placed.orders.iter().map(device_of).collect();
+    assert_eq!((placed.orders.len(), devices.len()), (3, 3));
+    let mut refused = gang(4);
+    assert!(refused.orders.is_empty());
+    refused.give(slice("b", 2));
+    refused.later(S);
+    refused.later(10 * S);
+    assert_eq!(refused.orders.len(), 4);
+}
+
+#[test]
+fn devices_of_a_pod_that_is_deleted_before_its_claim_was_written_are_free_once_that_is_certain() {
+    let mut bench = Bench::with_devices(&[("a", 1)], &["c0", "c1"]);
+    bench.apply(uses("c0", pod("p0", 10)));
+    bench.work();
+    bench.scheduler.delete_pod(&"p0".into());
+    bench.collect();
+    bench.apply(uses("c1", pod("p1", 10)));
+    bench.later(S);
+    assert_eq!(bench.orders.len(), 1);
+    let gone = ObjectName { namespace: "ns".into(), name: "c0".into() };
+    bench.scheduler.delete_object(ObjectKind::ResourceClaim, &gone);
+    bench.collect();
+    bench.later(S);
+    assert_eq!(bench.orders.len(), 2);
+}
+
+#[test]
+fn of_two_pods_to_which_two_schedulers_gave_one_device_the_first_with_a_node_keeps_it() {
+    let mut bench = Bench::with_devices(&[("a", 2)], &["ours"]);
+    bench.scheduler.cluster.config.knows_others = true;
+    bench.apply(uses("ours", pod("p", 10)));
+    bench.work();
+    let order = bench.orders[0].clone();
+    bench.answer(&order, Ok(vec![2]));
+    bench.give(object(as_written(&order, 0, 2)));
+    assert_eq!(bench.bound(), ["p"]);
+    // Another scheduler has not seen that yet, and gave the same device to its own pods' claims.
+    let reserved = |name: &str| {
+        let user =
+            ClaimUser { api_group: "".into(), resource: "pods".into(), name: name.into(), uid: name.into() };
+        [user].into()
+    };
+    let taken = as_written(&order, 0, 2).allocation;
+    for (name, user) in [("theirs", "q"), ("more", "r")] {
+        bench.give(object(ResourceClaim {
+            allocation: taken.clone(),
+            reserved: reserved(user),
+            ..claim(name)
+        }));
+        let scheduler_name = "default-scheduler".into();
+        bench.apply(Pod { scheduler_name, ..uses(name, pod(user, 10)) });
+    }
+    let review = |bench: &mut Bench, uid: &str| {
+        let binding = Binding { uid: uid.into(), namespace: "ns".into(), name: uid.into(), node: "a".into() };
+        bench.scheduler.review(&binding, None, Some(60 * S), Requester::Other)
+    };
+    let BindReview::Refused(why) = review(&mut bench, "q") else { panic!("the device is used") };
+    let text = "device gpu.example.com/a/gpu-0 is used by resource claim ns/ours";
+    assert!(why.to_string().contains(text), "{why}");
+    // Without the first pod, one of the two others gets it.
+    bench.finish(&bench.binds[0].clone(), BindOutcome::Bound);
+    bench.scheduler.delete_pod(&"p".into());
+    bench.give(object(ResourceClaim { version: 9, ..claim("ours") }));
+    assert_eq!(review(&mut bench, "q"), BindReview::Allowed);
+    assert!(matches!(review(&mut bench, "r"), BindReview::Refused(_)));
+}
