@@ -18,7 +18,7 @@ pub const KUBERNETES_VARIABLE: &str = "BERTH_KUBERNETES";
 pub enum Kubernetes {
     V1_34,
     V1_35,
-    /// The newest one, whose module also pins etcd, kubectl and the filter oracle.
+    /// The newest one, whose module also pins etcd, kubectl and the oracles.
     #[default]
     V1_36,
 }
@@ -69,6 +69,8 @@ pub enum Program {
     KubeControllerManager,
     /// Reports the results of kube-scheduler's plugins; built from `tools/control-plane/filter-oracle`.
     FilterOracle,
+    /// Reports the results of kube-scheduler's device allocator; built from `tools/control-plane/devices-oracle`.
+    DevicesOracle,
     /// The recommender of the Vertical Pod Autoscaler.
     VpaRecommender,
     Kubectl,
@@ -87,6 +89,7 @@ impl Program {
             Self::KubeScheduler => "kube-scheduler",
             Self::KubeControllerManager => "kube-controller-manager",
             Self::FilterOracle => "filter-oracle",
+            Self::DevicesOracle => "devices-oracle",
             Self::VpaRecommender => "vpa-recommender",
             Self::Kubectl => "kubectl",
             Self::Helm => "helm",
@@ -249,8 +252,8 @@ impl Environment {
         } else {
             let mut name =
                 format!("{}-{}", program.name(), go::version(program, self.kubernetes_of(program)));
-            if program == Program::FilterOracle {
-                name = format!("{name}-{:016x}", go::filter_oracle_fingerprint());
+            if matches!(program, Program::FilterOracle | Program::DevicesOracle) {
+                name = format!("{name}-{:016x}", go::oracle_fingerprint());
             }
             self.cache.join("tools").join(name)
         }
@@ -304,6 +307,7 @@ impl Environment {
                 go::VERSION_MIN_TEXT,
             ),
             Program::FilterOracle
+            | Program::DevicesOracle
             | Program::VpaRecommender
             | Program::Kubectl
             | Program::Helm
@@ -348,6 +352,15 @@ pub fn go_tool(name: &str) -> Result<PathBuf> {
 /// As [`Environment::find_or_build`].
 pub fn filter_oracle() -> Result<PathBuf> {
     Environment::of_process()?.find_or_build(Program::FilterOracle)
+}
+
+/// Returns the path of the program that runs kube-scheduler's own device allocator, built on first use and whenever its source
+/// has changed. Blocks.
+///
+/// # Errors
+/// As [`Environment::find_or_build`].
+pub fn devices_oracle() -> Result<PathBuf> {
+    Environment::of_process()?.find_or_build(Program::DevicesOracle)
 }
 
 /// Cargo marks its target folder with the one file or, if the folder existed before cargo, only with the other.

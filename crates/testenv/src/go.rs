@@ -34,6 +34,9 @@ const CONTROL_PLANE: Sources = &[
     ("filter-oracle/cluster.go", include_str!("../../../tools/control-plane/filter-oracle/cluster.go")),
     ("filter-oracle/answer.go", include_str!("../../../tools/control-plane/filter-oracle/answer.go")),
     ("filter-oracle/preempt.go", include_str!("../../../tools/control-plane/filter-oracle/preempt.go")),
+    ("devices-oracle/main.go", include_str!("../../../tools/control-plane/devices-oracle/main.go")),
+    ("devices-oracle/answer.go", include_str!("../../../tools/control-plane/devices-oracle/answer.go")),
+    ("devices-oracle/validate.go", include_str!("../../../tools/control-plane/devices-oracle/validate.go")),
 ];
 const CONTROL_PLANE_1_35: Sources = &[
     ("go.mod", include_str!("../../../tools/control-plane-1.35/go.mod")),
@@ -59,7 +62,8 @@ fn module(program: Program, kubernetes: Kubernetes) -> Option<Sources> {
         | Program::KubeScheduler
         | Program::KubeControllerManager
         | Program::Kubectl
-        | Program::FilterOracle => Some(match kubernetes {
+        | Program::FilterOracle
+        | Program::DevicesOracle => Some(match kubernetes {
             Kubernetes::V1_34 => CONTROL_PLANE_1_34,
             Kubernetes::V1_35 => CONTROL_PLANE_1_35,
             Kubernetes::V1_36 => CONTROL_PLANE,
@@ -83,7 +87,8 @@ pub(super) fn version(program: Program, kubernetes: Kubernetes) -> &'static str 
         | Program::KubeScheduler
         | Program::KubeControllerManager
         | Program::Kubectl
-        | Program::FilterOracle => kubernetes.version(),
+        | Program::FilterOracle
+        | Program::DevicesOracle => kubernetes.version(),
         Program::VpaRecommender => "v1.8.1",
         Program::Helm => "v3.22.0",
         Program::Kubeconform | Program::Kwok => "v0.8.0",
@@ -98,6 +103,7 @@ fn package(program: Program) -> &'static str {
         Program::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
         Program::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
         Program::FilterOracle => "./filter-oracle",
+        Program::DevicesOracle => "./devices-oracle",
         Program::VpaRecommender => "k8s.io/autoscaler/vertical-pod-autoscaler/pkg/recommender",
         Program::Helm => "helm.sh/helm/v3/cmd/helm",
         Program::Kubeconform => "github.com/yannh/kubeconform/cmd/kubeconform",
@@ -105,8 +111,8 @@ fn package(program: Program) -> &'static str {
     }
 }
 
-/// Returns a fingerprint of the source of [`Program::FilterOracle`]; it may differ between builds of berth.
-pub(super) fn filter_oracle_fingerprint() -> u64 {
+/// Returns a fingerprint of the source of the oracles; it may differ between builds of berth.
+pub(super) fn oracle_fingerprint() -> u64 {
     let mut hasher = DefaultHasher::new();
     CONTROL_PLANE.hash(&mut hasher);
     hasher.finish()
@@ -117,7 +123,7 @@ pub(super) fn usual_time(program: Program) -> &'static str {
     match program {
         Program::KubeApiserver => "about 4 minutes",
         // Shares most packages with kube-apiserver and kube-scheduler, if they were built here.
-        Program::FilterOracle => "seconds to minutes",
+        Program::FilterOracle | Program::DevicesOracle => "seconds to minutes",
         Program::Helm => "about 2 minutes",
         Program::Etcd
         | Program::KubeControllerManager

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::scenario::Step;
 
@@ -65,15 +65,33 @@ struct Reply {
     answers: Vec<Says>,
 }
 
-/// A running oracle; ends with its standard input, that is with this value or this process.
-pub struct Oracle {
+/// A running filter-oracle.
+pub struct Oracle(LineServer);
+
+impl Oracle {
+    pub fn start(program: &Path) -> Self {
+        Oracle(LineServer::start(program))
+    }
+
+    /// Returns one answer for each question of the step.
+    ///
+    /// # Errors
+    /// The oracle rejects the step (with a reason on standard error), after which it has exited.
+    pub fn step(&mut self, step: &Step) -> anyhow::Result<Vec<Says>> {
+        Ok(serde_json::from_str::<Reply>(self.0.ask(step)?)?.answers)
+    }
+}
+
+/// A program that answers each line of JSON with one; ends with its standard input, that is with this value or this
+/// process.
+pub struct LineServer {
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     child: Child,
     line: String,
 }
 
-impl Oracle {
+impl LineServer {
     pub fn start(program: &Path) -> Self {
         let mut child = Command::new(program)
             .env("GOMAXPROCS", "1")
@@ -83,25 +101,25 @@ impl Oracle {
             .unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
         let to = child.stdin.take().expect("it is piped");
         let from = BufReader::new(child.stdout.take().expect("it is piped"));
-        Oracle { to, from, child, line: String::new() }
+        LineServer { to, from, child, line: String::new() }
     }
 
-    /// Returns one answer for each question of the step.
+    /// Returns the answer to one request.
     ///
     /// # Errors
-    /// The oracle rejects the step (with a reason on standard error), after which it has exited.
-    pub fn step(&mut self, step: &Step) -> anyhow::Result<Vec<Says>> {
-        let mut line = serde_json::to_vec(step)?;
+    /// The program has exited.
+    pub fn ask(&mut self, request: &impl Serialize) -> anyhow::Result<&str> {
+        let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         self.to.write_all(&line)?;
         self.to.flush()?;
         self.line.clear();
         anyhow::ensure!(self.from.read_line(&mut self.line)? > 0, "the oracle ended");
-        Ok(serde_json::from_str::<Reply>(&self.line)?.answers)
+        Ok(&self.line)
     }
 }
 
-impl Drop for Oracle {
+impl Drop for LineServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
