@@ -87,6 +87,7 @@ fn rules_of_reads() -> Value {
             "storage.k8s.io",
             &["storageclasses", "csidrivers", "csinodes", "csistoragecapacities", "volumeattachments"],
         ),
+        read("resource.k8s.io", &["resourceclaims", "resourceslices", "deviceclasses"]),
         read("scheduling.k8s.io", &["podgroups"]),
         read("scheduling.x-k8s.io", &["podgroups"]),
         read("berth.dev", &["allocations", "allocationpolicies", "quotas"]),

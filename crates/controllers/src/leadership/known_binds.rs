@@ -71,8 +71,8 @@ pub(super) async fn await_known_claims(client: &Client, claims: &WatchProgress) 
                 }
                 tracing::debug!("the watch has not delivered all resource claims yet");
             }
-            // A cluster without such claims.
-            Err(kube::Error::Api(status)) if status.code == 404 => return,
+            // A cluster without such claims, or a role without them, as that of an older version: pods with claims then wait.
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => return,
             Err(error) => {
                 tracing::warn!(%error, "cannot read which resource claims are allocated, retrying");
                 tokio::time::sleep(PAUSE).await;
@@ -279,6 +279,8 @@ mod tests {
         assert!(!known(answers(200, list), 30).await);
         let missing = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"not found","reason":"NotFound","code":404}"#;
         assert!(known(answers(404, missing), 0).await, "a cluster without claims");
+        let forbidden = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"forbidden","reason":"Forbidden","code":403}"#;
+        assert!(known(answers(403, forbidden), 0).await, "a role of an older version");
     }
 
     #[tokio::test]
