@@ -141,11 +141,7 @@ pub fn allocate(
     node: &str,
     labels: &Labels,
 ) -> Result<Vec<ClaimAllocation>, Box<NoDevices>> {
-    let mut search = Search::new(claims, devices, node, labels)?;
-    match search.serve(0) {
-        true => Ok(search.result(node)),
-        false => Err(Box::new(search.why())),
-    }
+    Ok(Search::run(claims, devices, node, labels)?.result(node))
 }
 
 /// How a node serves claims.
@@ -167,11 +163,7 @@ pub fn fit(
     node: &str,
     labels: &Labels,
 ) -> Result<Fit, Box<NoDevices>> {
-    let mut search = Search::new(claims, devices, node, labels)?;
-    match search.serve(0) {
-        true => Ok(search.fit()),
-        false => Err(Box::new(search.why())),
-    }
+    Ok(Search::run(claims, devices, node, labels)?.fit())
 }
 
 /// A device that the node reaches.
@@ -225,6 +217,20 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
+    /// Returns a search that has served all claims.
+    fn run(
+        claims: &'a [Shared<DeviceRequests>],
+        devices: &'a NodeDevices,
+        node: &str,
+        labels: &Labels,
+    ) -> Result<Search<'a>, Box<NoDevices>> {
+        let mut search = Search::new(claims, devices, node, labels)?;
+        match search.serve(0) {
+            true => Ok(search),
+            false => Err(Box::new(search.why())),
+        }
+    }
+
     fn new(
         claims: &'a [Shared<DeviceRequests>],
         devices: &'a NodeDevices,
@@ -264,7 +270,7 @@ impl<'a> Search<'a> {
             for request in &claim.requests {
                 let of = |alternative| {
                     search.choice(alternative).map_err(|why| {
-                        let (request, class) = (name_of(request, alternative), alternative.class.clone());
+                        let (request, class) = (request.name_of(alternative), alternative.class.clone());
                         Box::new(NoDevices { claim: at, request, class, why })
                     })
                 };
@@ -273,7 +279,9 @@ impl<'a> Search<'a> {
                 least = fewest.saturating_add(least);
                 choices.push(of_request);
                 if least > DEVICES_OF_POD_MAX {
-                    let (request, class) = (request.name.clone(), request.alternatives[0].class.clone());
+                    let first = request.alternatives.first();
+                    let class = first.map(|alternative| alternative.class.clone()).unwrap_or_default();
+                    let request = request.name.clone();
                     return Err(Box::new(NoDevices { claim: at, request, class, why: Shortage::TooMany }));
                 }
             }
@@ -547,7 +555,7 @@ impl<'a> Search<'a> {
         let at = if why == Shortage::TooMuchWork { (0, 0, 0) } else { at };
         let request = &self.claims[at.0].requests[at.1];
         let alternative = &request.alternatives[at.2];
-        let (request, class) = (name_of(request, alternative), alternative.class.clone());
+        let (request, class) = (request.name_of(alternative), alternative.class.clone());
         self.furthest = Some((depth, NoDevices { claim: at.0, request, class, why }));
     }
 
@@ -610,7 +618,7 @@ impl<'a> Search<'a> {
                 let candidate = &self.candidates[chosen.candidate];
                 let pool = self.pools[candidate.pool].pool.id.clone();
                 AllocatedDevice {
-                    request: name_of(request, alternative),
+                    request: request.name_of(alternative),
                     id: DeviceId { pool, device: candidate.device.name.clone() },
                     admin_access: alternative.admin_access,
                     share: chosen.consumed.is_some().then(|| "".into()),
@@ -684,13 +692,6 @@ fn turns(claims: &[Shared<DeviceRequests>]) -> Vec<(usize, usize)> {
         all.sort_by_key(|(_, request)| !has_no_choice(request));
     }
     all.into_iter().map(|(turn, _)| turn).collect()
-}
-
-fn name_of(request: &DeviceRequest, alternative: &DeviceAlternative) -> Arc<str> {
-    match alternative.name.is_empty() {
-        true => request.name.clone(),
-        false => format!("{}/{}", request.name, alternative.name).into(),
-    }
 }
 
 /// Returns whether all selectors match, or why one of them failed.

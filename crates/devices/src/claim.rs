@@ -8,6 +8,9 @@ use berth_model::{ClaimName, DeviceRequests, DeviceToleration, NodeSelectorTerm,
 /// The finalizer that keeps an allocated claim until its devices are free again.
 pub const CLAIM_FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
+/// Most users of one claim (upstream: `ResourceClaimReservedForMaxSize`).
+pub const CLAIM_USERS_MAX: usize = 256;
+
 /// `resource.k8s.io/v1.DeviceClass`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceClass {
@@ -83,7 +86,7 @@ pub struct ClaimAllocation {
 }
 
 /// One of `status.allocation.devices.results`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct AllocatedDevice {
     /// `request`, or `request/subrequest`.
     pub request: Arc<str>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_model::{DeviceTaint, Labels, NodeSelectorTerm, Quantity};
 
 /// Names a device in the cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId {
     pub pool: PoolId,
     pub device: Arc<str>,

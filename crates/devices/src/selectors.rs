@@ -59,8 +59,8 @@ const COMPILED_MAX: usize = 1024;
 /// Answers of one model of device.
 const ANSWERS_MAX: usize = 1024;
 
-/// Why it is unknown whether a selector selects a device. The device cannot be allocated then, nor any other instead:
-/// the selector or the driver has to be corrected.
+/// Why it is unknown whether a selector selects a device: such a device does not serve, until the selector or the driver is
+/// corrected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CelError {
     /// The expression is invalid for all devices.

@@ -60,6 +60,16 @@ pub struct DeviceRequest {
     pub alternatives: Box<[DeviceAlternative]>,
 }
 
+impl DeviceRequest {
+    /// Returns how results and constraints name this alternative: `request`, or `request/subrequest`.
+    pub fn name_of(&self, alternative: &DeviceAlternative) -> Arc<str> {
+        match alternative.name.is_empty() {
+            true => self.name.clone(),
+            false => format!("{}/{}", self.name, alternative.name).into(),
+        }
+    }
+}
+
 /// `exactly`, or one of `firstAvailable`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct DeviceAlternative {

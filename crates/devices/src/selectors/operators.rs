@@ -140,6 +140,20 @@ pub(super) fn add(left: &Value, right: &Value, run: &mut Run) -> Outcome {
     }
 }
 
+/// Computes with integers of either kind; `None`: the result is out of range.
+macro_rules! checked {
+    ($operator:expr, $a:expr, $b:expr) => {
+        match $operator {
+            Operator::Add => $a.checked_add(*$b),
+            Operator::Subtract => $a.checked_sub(*$b),
+            Operator::Multiply => $a.checked_mul(*$b),
+            Operator::Divide => $a.checked_div(*$b),
+            Operator::Modulo => $a.checked_rem(*$b),
+            _ => return Err(Failure::no_such_overload()),
+        }
+    };
+}
+
 fn arithmetic(operator: Operator, left: &Value, right: &Value) -> Outcome {
     let by_zero = |zero: bool| match operator {
         Operator::Divide if zero => Err(Failure::error("division by zero")),
@@ -149,27 +163,13 @@ fn arithmetic(operator: Operator, left: &Value, right: &Value) -> Outcome {
     match (left, right) {
         (Value::Int(a), Value::Int(b)) => {
             by_zero(*b == 0)?;
-            let result = match operator {
-                Operator::Add => a.checked_add(*b),
-                Operator::Subtract => a.checked_sub(*b),
-                Operator::Multiply => a.checked_mul(*b),
-                Operator::Divide => a.checked_div(*b),
-                Operator::Modulo => a.checked_rem(*b),
-                _ => return Err(Failure::no_such_overload()),
-            };
-            result.map(Value::Int).ok_or_else(overflow)
+            checked!(operator, a, b).map(Value::Int).ok_or_else(overflow)
         }
         (Value::Uint(a), Value::Uint(b)) => {
             by_zero(*b == 0)?;
-            let result = match operator {
-                Operator::Add => a.checked_add(*b),
-                Operator::Subtract => a.checked_sub(*b),
-                Operator::Multiply => a.checked_mul(*b),
-                Operator::Divide => a.checked_div(*b),
-                Operator::Modulo => a.checked_rem(*b),
-                _ => return Err(Failure::no_such_overload()),
-            };
-            result.map(Value::Uint).ok_or_else(|| Failure::error("unsigned integer overflow"))
+            checked!(operator, a, b)
+                .map(Value::Uint)
+                .ok_or_else(|| Failure::error("unsigned integer overflow"))
         }
         (Value::Double(a), Value::Double(b)) => Ok(Value::Double(match operator {
             Operator::Add => a + b,

@@ -21,10 +21,7 @@ use crate::client::{self, MERGE_PATCH};
 use crate::objects::LeanResourceClaim;
 use crate::retry::{self, Abandoned, Failure, WriteReply, retry};
 use crate::{Interner, LeanObject};
-use berth_devices::{CLAIM_FINALIZER, ClaimUpdate, ClaimUser, ResourceClaim};
-
-/// Entries of `status.reservedFor` that the API server accepts (upstream: `ResourceClaimReservedForMaxSize`).
-const RESERVED_MAX: usize = 256;
+use berth_devices::{CLAIM_FINALIZER, CLAIM_USERS_MAX, ClaimUpdate, ClaimUser, ResourceClaim};
 
 /// Writes `update` for the pod with this uid while `leads` returns true. Returns the claim's resource version.
 ///
@@ -86,8 +83,10 @@ impl DeviceWriter<'_> {
                 Progress::Open(basis) => basis,
             },
         };
-        if basis.reserved.len() > RESERVED_MAX {
-            return Err(self.refused(&format!("is in use by {RESERVED_MAX} others, the most that share one")));
+        if basis.reserved.len() > CLAIM_USERS_MAX {
+            return Err(
+                self.refused(&format!("is in use by {CLAIM_USERS_MAX} others, the most that share one"))
+            );
         }
         if basis.allocate && !basis.finalizers.iter().any(|finalizer| **finalizer == *CLAIM_FINALIZER) {
             let finalizers: Vec<_> =

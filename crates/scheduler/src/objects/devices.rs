@@ -5,21 +5,20 @@
 //! a write whose outcome is not known keeps them for as long as it could still take effect.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::placement::LATE_EFFECT;
 use berth_devices::{
-    ClaimAllocation, ClaimUpdate, ClaimUser, ConfigSource, DeviceClass, DeviceConfig, DeviceId, DeviceNews,
-    DevicePools, NewAllocation, NoDevices, NodeDevices, ResourceClaim, ResourceSlice, allocate,
+    CLAIM_USERS_MAX, ClaimAllocation, ClaimUpdate, ClaimUser, ConfigSource, DeviceClass, DeviceConfig,
+    DeviceId, DeviceNews, DevicePools, NewAllocation, NoDevices, NodeDevices, ResourceClaim, ResourceSlice,
+    allocate,
 };
 use berth_model::{
     ClaimName, DeviceAlternative, DeviceClaimSource, DeviceNeeds, DeviceRequest, DeviceRequests,
     GeneratedClaim, Node, Pod, PodDeviceClaim, Shared,
 };
-
-/// Most pods that may use one claim (upstream: `ResourceClaimReservedForMaxSize`).
-const USERS_MAX: usize = 256;
 
 /// All claims, classes and pools.
 #[derive(Debug, Default)]
@@ -79,8 +78,6 @@ pub struct ResolvedClaims {
     pub needs: DeviceNeeds,
     /// The claims of `needs.unallocated`, in the same order.
     pub unallocated: Vec<ClaimName>,
-    /// Allocated claims that are not reserved for the pod yet.
-    pub unreserved: Vec<ClaimName>,
 }
 
 impl Devices {
@@ -217,13 +214,10 @@ impl Devices {
             match &claim.allocation {
                 Some(allocation) => {
                     let is_reserved = claim.reserved.iter().any(|user| user.uid == pod.uid);
-                    if !is_reserved && claim.reserved.len() >= USERS_MAX {
+                    if !is_reserved && claim.reserved.len() >= CLAIM_USERS_MAX {
                         return Err("resourceclaim in use".to_owned());
                     }
                     allocated.extend(allocation.nodes.clone());
-                    if !is_reserved {
-                        resolved.unreserved.push(name);
-                    }
                 }
                 None if self
                     .promises
@@ -255,10 +249,7 @@ impl Devices {
             let mut alternatives = Vec::with_capacity(request.alternatives.len());
             for alternative in &request.alternatives {
                 let Some(class) = self.classes.get(&alternative.class) else {
-                    let request = match alternative.name.is_empty() {
-                        true => request.name.to_string(),
-                        false => format!("{}/{}", request.name, alternative.name),
-                    };
+                    let request = request.name_of(alternative);
                     return Err(format!(
                         "request {request}: device class {} does not exist",
                         alternative.class
@@ -312,7 +303,9 @@ impl Devices {
     /// Returns what to write into the claims of a pod before it is bound: what it was promised, and that it uses its other
     /// claims.
     pub fn updates(&self, pod: &Pod) -> Arc<[ClaimUpdate]> {
-        let names = Devices::names_of(pod).unwrap_or_default();
+        let Some(names) = Devices::names_of(pod) else {
+            return Arc::default();
+        };
         let user = || ClaimUser {
             api_group: "".into(),
             resource: "pods".into(),
@@ -352,18 +345,10 @@ impl Devices {
         allocation: &ClaimAllocation,
     ) -> Box<[(ConfigSource, DeviceConfig)]> {
         let served = |request: &DeviceRequest| {
-            let serves = |alternative: &&DeviceAlternative| {
-                let name = match alternative.name.is_empty() {
-                    true => request.name.clone(),
-                    false => format!("{}/{}", request.name, alternative.name).into(),
-                };
-                allocation.devices.iter().any(|device| device.request == name)
-            };
-            let alternative = request.alternatives.iter().find(serves)?;
-            let name = match alternative.name.is_empty() {
-                true => request.name.clone(),
-                false => format!("{}/{}", request.name, alternative.name).into(),
-            };
+            let mut named = request.alternatives.iter().map(|wanted| (request.name_of(wanted), wanted));
+            let is_served =
+                |(name, _): &(Arc<str>, _)| allocation.devices.iter().any(|device| device.request == *name);
+            let (name, alternative) = named.find(is_served)?;
             Some((request.name.clone(), name, alternative.class.clone()))
         };
         let served: Vec<(Arc<str>, Arc<str>, Arc<str>)> =
@@ -470,10 +455,6 @@ impl Devices {
         changed
     }
 
-    pub fn has_promises(&self) -> bool {
-        !self.promises.is_empty()
-    }
-
     /// Returns whether the drivers have reported what they must before the pod is bound; it may then be bound.
     ///
     /// # Errors
@@ -526,7 +507,6 @@ fn name_of(pod: &Pod, source: &DeviceClaimSource) -> Option<ClaimName> {
 /// Returns a name for a share of a device, in the form of a UUID: the claim, its version and the position of the device
 /// tell it from every other share.
 fn share_id(claim: &str, version: u64, at: usize) -> Arc<str> {
-    use std::hash::{DefaultHasher, Hash, Hasher};
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
         (claim, version, at, salt).hash(&mut hasher);

@@ -195,12 +195,12 @@ impl ObjectStores {
         }
     }
 
-    /// Returns the existing namespaces with their labels.
     /// Returns the labels of a namespace; `None`: it is not known.
     pub fn namespace_labels(&self, namespace: &str) -> Option<&Labels> {
         self.namespaces.get(namespace)
     }
 
+    /// Returns the existing namespaces with their labels.
     pub fn namespaces(&self) -> impl Iterator<Item = (&Arc<str>, &Labels)> {
         self.namespaces.iter()
     }

@@ -87,6 +87,14 @@ impl ClaimFailure {
     }
 }
 
+/// Claims of a pod that are bound together with its node, in the order of its class.
+#[derive(Debug, Default)]
+pub(super) struct UnboundClaims {
+    pub volumes: Vec<ClaimName>,
+    /// Resource claims.
+    pub devices: Vec<ClaimName>,
+}
+
 /// The pod's claims no longer match its class.
 pub(super) struct Outdated;
 
@@ -258,27 +266,17 @@ impl Scheduler {
     }
 
     /// Promises devices of this node, which the pod has in the ledger, to its claims. Returns whether there are enough.
-    pub(super) fn promise_devices(&mut self, uid: &Arc<str>, node: NodeId) -> bool {
+    pub(super) fn promise_devices(&mut self, uid: &Arc<str>, claims: &[ClaimName], node: NodeId) -> bool {
         let Cluster { objects, ledger, waiting, .. } = &mut self.cluster;
-        let Some(waiting) = waiting.get(uid).filter(|waiting| !waiting.source.devices.is_empty()) else {
+        let needs = waiting.get(uid).and_then(|waiting| waiting.class.spec.devices.as_deref());
+        let Some(needs) = needs.filter(|_| !claims.is_empty()) else {
             return true;
         };
-        let resolved = objects.devices.resolve(&waiting.source);
-        if resolved.unallocated.is_empty() {
-            return true;
-        }
         let row = ledger.inventory().row(node);
         let (Some(node), Some(devices)) = (&row.node, &row.devices) else {
             return false;
         };
-        let promised = objects.devices.promise(
-            uid,
-            &resolved.unallocated,
-            &resolved.needs,
-            &node.clone(),
-            &devices.clone(),
-        );
-        match promised {
+        match objects.devices.promise(uid, claims, needs, node, devices) {
             Ok(changed) => {
                 self.requeue_for_devices(changed, false);
                 true
@@ -310,10 +308,8 @@ impl Scheduler {
     /// Checks the pods whose claims changed, and periodically all that wait for claims. Without leadership nothing is
     /// decided, and the next leader requests the claims again.
     pub(super) fn maintain_claims(&mut self, now: Duration) {
-        if self.cluster.objects.devices.has_promises() {
-            let changed = self.cluster.objects.devices.expire(now);
-            self.requeue_affected(changed.into());
-        }
+        let changed = self.cluster.objects.devices.expire(now);
+        self.requeue_affected(changed.into());
         if !self.cluster.leading {
             let claiming: Vec<_> = self.claims.claiming.keys().cloned().collect();
             for uid in claiming {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use super::claims::Outdated;
+use super::claims::{Outdated, UnboundClaims};
 use super::foreign_binds::former_name;
 use super::waiting_pods::WaitingPods;
 use super::{SchedulerConfig, Share, State, Waiting};
@@ -87,21 +87,24 @@ impl Cluster {
         (!lacking.is_empty()).then(|| lacking.join(", "))
     }
 
-    /// Returns the pod's claims that need a volume, in the order of its class.
-    pub(super) fn unbound_claims(&mut self, uid: &str) -> Result<Vec<ClaimName>, Outdated> {
+    /// Returns the pod's claims that need a volume or devices, in the order of its class.
+    pub(super) fn unbound_claims(&mut self, uid: &str) -> Result<UnboundClaims, Outdated> {
         let waiting = self.waiting.get(uid).ok_or(Outdated)?;
-        if let Some(needs) = &waiting.class.spec.devices
-            && **needs != self.objects.devices.resolve(&waiting.source).needs
-        {
-            return Err(Outdated);
+        let mut unbound = UnboundClaims::default();
+        if let Some(needs) = &waiting.class.spec.devices {
+            let resolved = self.objects.devices.resolve(&waiting.source);
+            if **needs != resolved.needs {
+                return Err(Outdated);
+            }
+            unbound.devices = resolved.unallocated;
         }
         let Some(volumes) = &waiting.source.volumes else {
-            return Ok(Vec::new());
+            return Ok(unbound);
         };
         let used = |claim: &ClaimName| self.ledger.is_used(claim);
         let resolved = self.objects.volumes.resolve(&waiting.source, volumes, &used);
         match waiting.class.spec.volumes.as_deref() == Some(&resolved.needs) {
-            true => Ok(resolved.unbound),
+            true => Ok(UnboundClaims { volumes: resolved.unbound, ..unbound }),
             false => Err(Outdated),
         }
     }

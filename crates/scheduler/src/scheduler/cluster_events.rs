@@ -279,19 +279,11 @@ impl Scheduler {
             Affected::Waiting(namespace) => namespace,
             Affected::Volumes(news) => {
                 self.requeue_for_volumes(*news);
-                self.wake_for_parked();
-                if !self.stale.is_empty() {
-                    self.wake_all();
-                }
-                return;
+                return self.wake_for_claims();
             }
             Affected::Devices(changed) => {
                 self.requeue_for_devices(*changed, true);
-                self.wake_for_parked();
-                if !self.stale.is_empty() {
-                    self.wake_all();
-                }
-                return;
+                return self.wake_for_claims();
             }
             Affected::Owned { namespace, owner } => {
                 self.stale.mark_owned(namespace, owner);
@@ -305,6 +297,13 @@ impl Scheduler {
         self.stale.mark_namespace(namespace);
         self.wake_for_parked();
         self.wake_all();
+    }
+
+    fn wake_for_claims(&mut self) {
+        self.wake_for_parked();
+        if !self.stale.is_empty() {
+            self.wake_all();
+        }
     }
 
     /// Reserves resources for a pod of another scheduler on its nominated node, where it has preempted.

@@ -413,7 +413,7 @@ impl Scheduler {
         let admitted = alone || agent.still_admits(class.id, node, inventory);
         let fits = |row: &crate::inventory::Row| admitted && rules::still_admits(&class, row, seen);
         match self.cluster.ledger.commit(uid, &waiting.holding, node, fits) {
-            Ok(_) if !self.promise_devices(uid, node) => {
+            Ok(_) if !self.promise_devices(uid, &claims.devices, node) => {
                 debug_assert!(false, "the commit has checked the same row");
                 self.discharge(uid);
                 self.probe_ended(class.id, uid);
@@ -421,7 +421,7 @@ impl Scheduler {
                 Settled::Done
             }
             Ok(_) => {
-                self.has_node(uid, claims, node, now);
+                self.has_node(uid, claims.volumes, node, now);
                 // It found a node, so the next pod of its class may too.
                 if self.parked.probe_ended(class.id, uid) {
                     self.wake_one(&class, now);

@@ -188,12 +188,7 @@ mod tests {
         AllocatedDevice {
             request: "r".into(),
             id: DeviceId { pool, device: "gpu-0".into() },
-            admin_access: false,
-            share: None,
-            consumed: [].into(),
-            tolerations: [].into(),
-            binding_conditions: [].into(),
-            binding_failure_conditions: [].into(),
+            ..AllocatedDevice::default()
         }
     }
 

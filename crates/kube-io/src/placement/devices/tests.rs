@@ -154,12 +154,7 @@ fn allocation(device: &str) -> Arc<ClaimAllocation> {
     let device = AllocatedDevice {
         request: "r".into(),
         id: DeviceId { pool, device: device.into() },
-        admin_access: false,
-        share: None,
-        consumed: [].into(),
-        tolerations: [].into(),
-        binding_conditions: [].into(),
-        binding_failure_conditions: [].into(),
+        ..AllocatedDevice::default()
     };
     Arc::new(ClaimAllocation { devices: [device].into(), nodes: None })
 }
@@ -308,11 +303,11 @@ async fn a_pod_joins_an_allocated_claim_only_while_it_has_the_same_devices() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_with_as_many_users_as_it_can_have_is_refused_without_a_write() {
     let users = |count: usize| (2..count + 2).map(|uid| pod(&uid.to_string())).chain([pod("1")]).collect();
-    let full = ClaimUpdate { reserved: users(RESERVED_MAX), ..reserve() };
+    let full = ClaimUpdate { reserved: users(CLAIM_USERS_MAX), ..reserve() };
     let written = run(allocated(), &full, vec![], || true).await;
     assert!(written.refusal().contains("in use by 256 others"), "{}", written.refusal());
     assert!(written.server.writes.is_empty());
-    let last = ClaimUpdate { reserved: users(RESERVED_MAX - 1), ..reserve() };
+    let last = ClaimUpdate { reserved: users(CLAIM_USERS_MAX - 1), ..reserve() };
     assert_eq!(run(allocated(), &last, vec![], || true).await.result, Ok(8));
 }
 

@@ -135,12 +135,12 @@ impl Scheduler {
             .ledger
             .commit(&member.uid, &member.holding, node, fits)
             .map_err(|_| Refusal::Conflict)?;
-        if !self.promise_devices(&member.uid, node) {
+        if !self.promise_devices(&member.uid, &claims.devices, node) {
             // Another member has the last ones.
             self.cluster.ledger.release_growth(&member.uid);
             return Err(Refusal::Conflict);
         }
-        Ok(claims)
+        Ok(claims.volumes)
     }
 
     /// Continues with the members, which all have their node in the ledger.

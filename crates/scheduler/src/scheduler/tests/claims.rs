@@ -77,12 +77,12 @@ impl Bench {
         bench
     }
 
-    fn object(&mut self, object: ClusterObject) {
+    pub(super) fn object(&mut self, object: ClusterObject) {
         self.scheduler.apply_object(object);
         self.collect();
     }
 
-    fn written(&mut self, order: &ClaimOrder, result: Result<Vec<u64>, &str>) {
+    pub(super) fn written(&mut self, order: &ClaimOrder, result: Result<Vec<u64>, &str>) {
         self.scheduler.claims_written(order, result.map_err(str::to_owned), self.now);
         self.collect();
     }
@@ -111,7 +111,7 @@ impl Bench {
         self.work();
     }
 
-    fn last_told(&self) -> &str {
+    pub(super) fn last_told(&self) -> &str {
         &self.told.last().expect("a condition was written").2
     }
 }

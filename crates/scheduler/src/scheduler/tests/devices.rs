@@ -81,29 +81,16 @@ impl Bench {
     fn with_devices(nodes: &[(&str, usize)], claims: &[&str]) -> Bench {
         let names: Vec<_> = nodes.iter().map(|(name, _)| *name).collect();
         let mut bench = Bench::new(1, &names);
-        bench.give(ClusterObject::DeviceClass(DeviceClass { name: "gpu".into(), ..DeviceClass::default() }));
-        nodes.iter().for_each(|(node, devices)| bench.give(slice(node, *devices)));
-        claims.iter().for_each(|name| bench.give(object(claim(name))));
         bench
-    }
-
-    fn give(&mut self, object: ClusterObject) {
-        self.scheduler.apply_object(object);
-        self.collect();
-    }
-
-    fn answer(&mut self, order: &ClaimOrder, result: Result<Vec<u64>, &str>) {
-        self.scheduler.claims_written(order, result.map_err(str::to_owned), self.now);
-        self.collect();
+            .object(ClusterObject::DeviceClass(DeviceClass { name: "gpu".into(), ..DeviceClass::default() }));
+        nodes.iter().for_each(|(node, devices)| bench.object(slice(node, *devices)));
+        claims.iter().for_each(|name| bench.object(object(claim(name))));
+        bench
     }
 
     fn later(&mut self, after: Duration) {
         self.tick(self.now + after);
         self.work();
-    }
-
-    fn said(&self) -> &str {
-        &self.told.last().expect("a condition was written").2
     }
 }
 
@@ -120,7 +107,7 @@ fn a_pod_is_bound_as_soon_as_its_claim_is_written_with_the_devices_of_the_chosen
     assert_eq!(&*device_of(&order).device, "gpu-0");
     let user = ClaimUser { api_group: "".into(), resource: "pods".into(), name: "p".into(), uid: "p".into() };
     assert_eq!(*update.reserved, [user]);
-    bench.answer(&order, Ok(vec![2]));
+    bench.written(&order, Ok(vec![2]));
     assert_eq!(bench.bound(), ["p"]);
     assert_eq!(&*bench.binds[0].node, "b");
 }
@@ -135,20 +122,20 @@ fn a_device_is_never_given_twice_whatever_the_watch_has_shown() {
     assert_eq!(bench.orders.len(), 2);
     assert_ne!(device_of(&bench.orders[0]), device_of(&bench.orders[1]));
     assert!(
-        bench.said().starts_with("0/1 nodes are available: 1 cannot allocate all claims."),
+        bench.last_told().starts_with("0/1 nodes are available: 1 cannot allocate all claims."),
         "{}",
-        bench.said()
+        bench.last_told()
     );
     // The write is answered, then shown, and nothing is free in between.
     let order = bench.orders[0].clone();
-    bench.answer(&order, Ok(vec![2]));
+    bench.written(&order, Ok(vec![2]));
     bench.later(S);
     assert_eq!(bench.orders.len(), 2);
-    bench.give(object(as_written(&order, 0, 2)));
+    bench.object(object(as_written(&order, 0, 2)));
     bench.later(S);
     assert_eq!(bench.orders.len(), 2);
     // Its claim is deallocated by the claim controller.
-    bench.give(object(ResourceClaim { version: 3, ..claim("c0") }));
+    bench.object(object(ResourceClaim { version: 3, ..claim("c0") }));
     bench.later(S);
     assert_eq!(bench.orders.len(), 3);
     assert_eq!(device_of(&bench.orders[2]), device_of(&order));
@@ -160,8 +147,8 @@ fn a_write_that_failed_may_have_taken_effect_so_its_devices_stay_taken_for_a_whi
     bench.apply(uses("c0", pod("p0", 10)));
     bench.work();
     let order = bench.orders[0].clone();
-    bench.answer(&order, Err("connection lost"));
-    assert_eq!(bench.said(), "running PreBind plugin \"DynamicResources\": connection lost");
+    bench.written(&order, Err("connection lost"));
+    assert_eq!(bench.last_told(), "running PreBind plugin \"DynamicResources\": connection lost");
     assert_eq!(bench.cpu_taken("a"), 0);
     bench.apply(uses("c1", pod("p1", 10)));
     bench.later(S);
@@ -175,8 +162,8 @@ fn a_write_that_failed_may_have_taken_effect_so_its_devices_stay_taken_for_a_whi
     bench.apply(uses("c0", pod("p0", 10)));
     bench.work();
     let order = bench.orders[0].clone();
-    bench.answer(&order, Err("connection lost"));
-    bench.give(object(as_written(&order, 0, 2)));
+    bench.written(&order, Err("connection lost"));
+    bench.object(object(as_written(&order, 0, 2)));
     bench.later(2 * LATE_EFFECT);
     bench.apply(uses("c1", pod("p1", 10)));
     bench.later(2 * LATE_EFFECT);
@@ -192,19 +179,19 @@ fn a_claim_that_several_pods_share_keeps_them_where_its_devices_are() {
     bench.work();
     assert_eq!(bench.orders.len(), 1);
     assert!(
-        bench.said().contains("resource claim ns/c is in the process of being allocated"),
+        bench.last_told().contains("resource claim ns/c is in the process of being allocated"),
         "{}",
-        bench.said()
+        bench.last_told()
     );
     let order = bench.orders[0].clone();
-    bench.answer(&order, Ok(vec![2]));
-    bench.give(object(as_written(&order, 0, 2)));
+    bench.written(&order, Ok(vec![2]));
+    bench.object(object(as_written(&order, 0, 2)));
     bench.later(S);
     assert_eq!(bench.orders.len(), 2);
     let second = bench.orders[1].clone();
     assert_eq!((&second.node, &second.devices[0].allocation), (&order.node, &None));
     assert_eq!(second.devices[0].reserved.len(), 2);
-    bench.answer(&second, Ok(vec![3]));
+    bench.written(&second, Ok(vec![3]));
     assert_eq!(bench.bound(), ["p0", "p1"]);
 }
 
@@ -214,19 +201,23 @@ fn a_pod_waits_for_a_claim_a_class_or_its_own_copy_of_a_template_and_is_told_so(
     bench.apply(uses("c", pod("p", 10)));
     bench.work();
     assert!(
-        bench.said().starts_with("0/1 nodes are available: resourceclaim \"c\" not found."),
+        bench.last_told().starts_with("0/1 nodes are available: resourceclaim \"c\" not found."),
         "{}",
-        bench.said()
+        bench.last_told()
     );
     let mut other = claim("c");
     other.spec.requests[0].alternatives[0].class = "tpu".into();
-    bench.give(object(other));
+    bench.object(object(other));
     bench.later(S);
-    assert!(bench.said().contains("request r: device class tpu does not exist"), "{}", bench.said());
-    bench.give(object(ResourceClaim { deleting: true, version: 2, ..claim("c") }));
+    assert!(
+        bench.last_told().contains("request r: device class tpu does not exist"),
+        "{}",
+        bench.last_told()
+    );
+    bench.object(object(ResourceClaim { deleting: true, version: 2, ..claim("c") }));
     bench.later(S);
-    assert!(bench.said().contains("resourceclaim \"c\" is being deleted"), "{}", bench.said());
-    bench.give(object(ResourceClaim { version: 3, ..claim("c") }));
+    assert!(bench.last_told().contains("resourceclaim \"c\" is being deleted"), "{}", bench.last_told());
+    bench.object(object(ResourceClaim { version: 3, ..claim("c") }));
     bench.later(S);
     assert_eq!(bench.orders.len(), 1);
 
@@ -238,11 +229,15 @@ fn a_pod_waits_for_a_claim_a_class_or_its_own_copy_of_a_template_and_is_told_so(
     };
     bench.apply(with(None));
     bench.work();
-    assert!(bench.said().contains("pod \"ns/p\": ResourceClaim not created yet"), "{}", bench.said());
+    assert!(
+        bench.last_told().contains("pod \"ns/p\": ResourceClaim not created yet"),
+        "{}",
+        bench.last_told()
+    );
     bench.apply(with(Some("p-gpu")));
     bench.later(S);
-    assert!(bench.said().contains("was not created for Pod ns/p"), "{}", bench.said());
-    bench.give(object(ResourceClaim { owner: Some("p".into()), version: 2, ..claim("p-gpu") }));
+    assert!(bench.last_told().contains("was not created for Pod ns/p"), "{}", bench.last_told());
+    bench.object(object(ResourceClaim { owner: Some("p".into()), version: 2, ..claim("p-gpu") }));
     bench.later(S);
     assert_eq!(bench.orders.len(), 1);
 }
@@ -265,17 +260,17 @@ fn a_pod_waits_until_its_devices_are_prepared_and_fails_when_a_driver_gives_up()
         known.devices[0].binding_conditions = ["ready".into()].into();
         known.devices[0].binding_failure_conditions = ["failed".into()].into();
         let mut bench = Bench::with_devices(&[("a", 1)], &["c"]);
-        bench.give(ClusterObject::ResourceSlice(known.into()));
+        bench.object(ClusterObject::ResourceSlice(known.into()));
         bench.apply(uses("c", pod("p", 10)));
         bench.work();
         let order = bench.orders[0].clone();
-        bench.answer(&order, Ok(vec![2]));
+        bench.written(&order, Ok(vec![2]));
         bench.later(S);
         assert!(bench.binds.is_empty());
         let holding = conditions.iter().map(|name| Arc::from(*name)).collect();
         let conditions =
             [DeviceConditions { device: device_of(&order).clone(), share: None, holding }].into();
-        bench.give(object(ResourceClaim { conditions, ..as_written(&order, 0, 3) }));
+        bench.object(object(ResourceClaim { conditions, ..as_written(&order, 0, 3) }));
         bench.later(Duration::from_millis(50));
         bench
     };
@@ -284,9 +279,9 @@ fn a_pod_waits_until_its_devices_are_prepared_and_fails_when_a_driver_gives_up()
     let failed = prepared(&["ready", "failed"]);
     assert!(failed.binds.is_empty());
     assert!(
-        failed.said().contains("device binding failed: claim=c, driver=gpu.example.com"),
+        failed.last_told().contains("device binding failed: claim=c, driver=gpu.example.com"),
         "{}",
-        failed.said()
+        failed.last_told()
     );
 }
 
@@ -306,7 +301,7 @@ fn the_members_of_a_gang_get_devices_together_or_none_does() {
     let gang = |count: u32| {
         let names: Vec<String> = (0..count).map(|at| format!("c{at}")).collect();
         let mut bench = Bench::with_devices(&[("a", 2), ("b", 1)], &[]);
-        names.iter().for_each(|name| bench.give(object(claim(name))));
+        names.iter().for_each(|name| bench.object(object(claim(name))));
         bench.allocate(allocation("g", count));
         for at in 0..count {
             bench.apply(uses(&format!("c{at}"), member(&format!("p{at}"), "g", 10)));
@@ -319,7 +314,7 @@ fn the_members_of_a_gang_get_devices_together_or_none_does() {
     assert_eq!((placed.orders.len(), devices.len()), (3, 3));
     let mut refused = gang(4);
     assert!(refused.orders.is_empty());
-    refused.give(slice("b", 2));
+    refused.object(slice("b", 2));
     refused.later(S);
     refused.later(10 * S);
     assert_eq!(refused.orders.len(), 4);
@@ -349,8 +344,8 @@ fn of_two_pods_to_which_two_schedulers_gave_one_device_the_first_with_a_node_kee
     bench.apply(uses("ours", pod("p", 10)));
     bench.work();
     let order = bench.orders[0].clone();
-    bench.answer(&order, Ok(vec![2]));
-    bench.give(object(as_written(&order, 0, 2)));
+    bench.written(&order, Ok(vec![2]));
+    bench.object(object(as_written(&order, 0, 2)));
     assert_eq!(bench.bound(), ["p"]);
     // Another scheduler has not seen that yet, and gave the same device to its own pods' claims.
     let reserved = |name: &str| {
@@ -360,7 +355,7 @@ fn of_two_pods_to_which_two_schedulers_gave_one_device_the_first_with_a_node_kee
     };
     let taken = as_written(&order, 0, 2).allocation;
     for (name, user) in [("theirs", "q"), ("more", "r")] {
-        bench.give(object(ResourceClaim {
+        bench.object(object(ResourceClaim {
             allocation: taken.clone(),
             reserved: reserved(user),
             ..claim(name)
@@ -378,7 +373,7 @@ fn of_two_pods_to_which_two_schedulers_gave_one_device_the_first_with_a_node_kee
     // Without the first pod, one of the two others gets it.
     bench.finish(&bench.binds[0].clone(), BindOutcome::Bound);
     bench.scheduler.delete_pod(&"p".into());
-    bench.give(object(ResourceClaim { version: 9, ..claim("ours") }));
+    bench.object(object(ResourceClaim { version: 9, ..claim("ours") }));
     assert_eq!(review(&mut bench, "q"), BindReview::Allowed);
     assert!(matches!(review(&mut bench, "r"), BindReview::Refused(_)));
 }
