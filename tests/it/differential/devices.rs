@@ -176,6 +176,9 @@ enum DifferenceKind {
 }
 
 fn difference(scenario: &Value, answer: &Answer) -> Option<Difference> {
+    if oddity::is_contested(scenario) {
+        return None;
+    }
     let berth = subject::subject(scenario);
     assert_eq!(berth.len(), answer.nodes.len(), "berth answers for each node");
     let nodes = list(&scenario["nodes"]).iter().zip(&answer.nodes).zip(&berth);
@@ -185,9 +188,6 @@ fn difference(scenario: &Value, answer: &Answer) -> Option<Difference> {
             // Where kube-scheduler gave up, for instance as a selector failed, other devices may serve nevertheless.
             Ok(devices) if upstream.fits || !upstream.error.is_empty() => {
                 let why = check(scenario, node, devices, &answer.selectors).err()?;
-                if oddity::is_contested(scenario) {
-                    return None;
-                }
                 (DifferenceKind::WrongDevices, format!("berth proposes wrong devices: {why}\n{devices:#?}"))
             }
             Ok(devices) => {
@@ -195,7 +195,6 @@ fn difference(scenario: &Value, answer: &Answer) -> Option<Difference> {
                 let text = format!("kube-scheduler finds no devices ({why:?}), berth proposes {devices:#?}");
                 (DifferenceKind::OnlyBerthFits, text)
             }
-            Err(_) if upstream.fits && oddity::is_contested(scenario) => return None,
             // kube-scheduler stops after a time, berth after a number of devices.
             Err(why) if upstream.fits && why.contains("TooMuchWork") => return None,
             Err(why) if upstream.fits => {

@@ -24,6 +24,9 @@ pub fn oddity(scenario: &Value) -> Option<&'static str> {
     }
     let mut counted: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for slice in list(&scenario["slices"]) {
+        if list(&slice["spec"]["devices"]).iter().any(shares_are_not_seen) {
+            return Some("charges the counters of a shared device without capacity for each share");
+        }
         if !list(&slice["spec"]["sharedCounters"]).is_empty() {
             let pool = counted.entry(text(&slice["spec"]["pool"]["name"])).or_default();
             pool.insert(text(&slice["spec"]["driver"]));
@@ -33,6 +36,12 @@ pub fn oddity(scenario: &Value) -> Option<&'static str> {
         .values()
         .any(|drivers| drivers.len() > 1)
         .then_some("takes counters of pools of one name for the same")
+}
+
+fn shares_are_not_seen(device: &Value) -> bool {
+    device["allowMultipleAllocations"] == true
+        && !list(&device["consumesCounters"]).is_empty()
+        && device["capacity"].as_object().is_none_or(|capacity| capacity.is_empty())
 }
 
 /// Whether each of the named requests, or each request if there are no names, gets one device.

@@ -164,7 +164,9 @@ impl Generator {
             }
             device["taints"] = json!([taint]);
         }
-        if pool.counters && self.dice.percent(80) {
+        // Of a shared device without capacity, kube-scheduler sees no shares, and charges counters for each.
+        let is_counted_once = !shareable || device["capacity"].is_object();
+        if pool.counters && is_counted_once && self.dice.percent(80) {
             device["consumesCounters"] = self.consumption();
         }
         if self.dice.percent(4) {
