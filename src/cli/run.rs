@@ -31,6 +31,7 @@ use berth_config::{Config, FailurePolicy, NAMESPACE_FILE};
 use berth_controllers::leadership::{self, Leadership};
 use berth_controllers::tasks::{Tasks, ended, host_name};
 use berth_controllers::{recommender, scaler};
+use berth_devices::ClaimRemoval;
 use berth_kube_io::certificates::{FOLLOW_EVERY, Rotation};
 use berth_kube_io::client::without_retries;
 use berth_kube_io::placement::{BindCounters, KubeClaims, KubeStore, drive};
@@ -152,10 +153,16 @@ async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
         .with_context(explain)
 }
 
+/// Writes to the claims of a pod.
+enum ClaimWork {
+    Write(ClaimOrder),
+    Remove(ClaimRemoval),
+}
+
 /// Sink of the engine's decisions.
 struct ToCluster {
     binds: Outbox<(Binding, u64)>,
-    claims: Outbox<ClaimOrder>,
+    claims: Outbox<ClaimWork>,
     evictions: Outbox<Order>,
     reporter: Reporter,
     allocations: AllocationWriter,
@@ -172,7 +179,11 @@ impl Outlet for ToCluster {
 
     fn claim(&self, order: ClaimOrder) {
         self.reporter.withdraw(&order.uid);
-        self.claims.send(order);
+        self.claims.send(ClaimWork::Write(order));
+    }
+
+    fn remove_claim(&self, removal: ClaimRemoval) {
+        self.claims.send(ClaimWork::Remove(removal));
     }
 
     fn evict(&self, eviction: Eviction, term: u64) {
@@ -642,23 +653,31 @@ async fn carry_out_binds(
     }
 }
 
-/// Requests claims, for at most [`CLAIMS_IN_FLIGHT`] pods at a time. `leads` is called before each request.
+/// Writes and removes claims, for at most [`CLAIMS_IN_FLIGHT`] pods at a time. `leads` is called before each request.
 async fn carry_out_claims(
     engine: Engine,
     claims: KubeClaims,
-    mut queue: Inbox<ClaimOrder>,
+    mut queue: Inbox<ClaimWork>,
     leads: impl Fn() -> bool + Clone + Send + Sync + 'static,
 ) {
     let slots = Arc::new(tokio::sync::Semaphore::new(CLAIMS_IN_FLIGHT));
-    while let Some(order) = queue.recv().await {
+    while let Some(work) = queue.recv().await {
         let Ok(slot) = slots.clone().acquire_owned().await else {
             return;
         };
         let (engine, claims, leads) = (engine.clone(), claims.clone(), leads.clone());
         tokio::spawn(async move {
-            let written = claims.write(&order, leads).await;
-            tracing::debug!(pod = %order.uid, node = %order.node, ?written, "claims");
-            engine.claims_written(&order, written);
+            match work {
+                ClaimWork::Write(order) => {
+                    let written = claims.write(&order, leads).await;
+                    tracing::debug!(pod = %order.uid, node = %order.node, ?written, "claims");
+                    engine.claims_written(&order, written);
+                }
+                ClaimWork::Remove(removal) => {
+                    let removed = claims.remove(&removal, leads).await;
+                    tracing::debug!(claim = ?removal.claim, ?removed, "a claim that was left behind");
+                }
+            }
             drop(slot);
         });
     }

@@ -144,7 +144,7 @@ struct Need {
     all: i64,
 }
 
-fn needs(spec: &PodSpec, row: &Row, node: &Node) -> impl Iterator<Item = Need> {
+fn needs<'a>(spec: &'a PodSpec, row: &'a Row) -> impl Iterator<Item = Need> + 'a {
     let (wanted, taken, all) = (&spec.usage.requests, &row.requested, &row.allocatable);
     let need = |resource, wanted, taken: i64, all: i64| Need {
         resource,
@@ -162,9 +162,9 @@ fn needs(spec: &PodSpec, row: &Row, node: &Node) -> impl Iterator<Item = Need> {
             all.ephemeral_storage,
         ),
     ];
-    let extended = spec.usage.extended.iter().map(move |(name, wanted)| {
-        let (taken, all) = (row.extended_requested(name), node.extended.get(name));
-        need(ResourceQuantity::Extended(name.clone()), wanted, taken, all)
+    let extended = spec.usage.extended.iter().filter_map(move |(name, wanted)| {
+        let (taken, all) = (row.extended_requested(name), row.extended_allocatable(name)?);
+        Some(need(ResourceQuantity::Extended(name.clone()), wanted, taken, all))
     });
     fixed.into_iter().chain(extended).filter(|need| need.wanted > 0 && need.wanted > need.free)
 }
@@ -179,7 +179,7 @@ fn resources(
 ) -> Option<()> {
     let full = row.requested.pods.saturating_add(1) > row.allocatable.pods;
     let mut missing = Vec::new();
-    for need in needs(spec, row, node) {
+    for need in needs(spec, row) {
         let to = need.resource.round_down(need.free);
         // Removing pods cannot free more than the node's allocatable amount.
         if to > 0 && (side == Side::Pod || need.wanted > need.all) {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::DeviceId;
-use berth_model::{ClaimName, DeviceRequests, DeviceToleration, NodeSelectorTerm, Quantity};
+use berth_model::{
+    ClaimName, ContainerRequest, DeviceRequest, DeviceRequests, DeviceToleration, NodeSelectorTerm, Quantity,
+};
 
 /// The finalizer that keeps an allocated claim until its devices are free again.
 pub const CLAIM_FINALIZER: &str = "resource.kubernetes.io/delete-protection";
@@ -20,6 +22,10 @@ pub struct DeviceClass {
     /// CEL expressions that are all true for a device of the class.
     pub selectors: Box<[Arc<str>]>,
     pub config: Box<[DeviceConfig]>,
+    /// `spec.extendedResourceName`: an extended resource that these devices provide.
+    pub extended_resource: Option<Arc<str>>,
+    /// Creation time in seconds since the epoch.
+    pub created_s: i64,
 }
 
 /// An entry of `spec.config` of a class, or of `spec.devices.config` of a claim: handed on to the driver, never read.
@@ -116,6 +122,42 @@ pub struct ClaimUpdate {
     pub allocation: Option<NewAllocation>,
     /// The allocation that it had before: of any other, the node may not reach the devices. `None`: not compared.
     pub held: Option<Arc<ClaimAllocation>>,
+    /// The claim is created first, and the pod's status names it then.
+    pub new: Option<NewClaim>,
+}
+
+/// A claim to create for the extended resources of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NewClaim {
+    pub requests: Box<[NewRequest]>,
+    /// The resource of each request that serves a container.
+    pub containers: Box<[(Arc<str>, ContainerRequest)]>,
+}
+
+/// One of `spec.devices.requests` of a claim to create.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NewRequest {
+    pub name: Arc<str>,
+    pub class: Arc<str>,
+    /// Number of devices.
+    pub count: u64,
+}
+
+impl NewRequest {
+    /// Returns `None` for a request of another kind than those for extended resources.
+    pub fn of(request: &DeviceRequest) -> Option<NewRequest> {
+        let wanted = request.alternatives.first()?;
+        Some(NewRequest { name: request.name.clone(), class: wanted.class.clone(), count: wanted.count? })
+    }
+}
+
+/// A claim to delete, after its finalizers are set to these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimRemoval {
+    pub claim: ClaimName,
+    pub uid: Arc<str>,
+    pub version: u64,
+    pub finalizers: Box<[Arc<str>]>,
 }
 
 /// An allocation to be written.
@@ -124,6 +166,13 @@ pub struct NewAllocation {
     pub allocation: Arc<ClaimAllocation>,
     /// `devices.config`, each with its source.
     pub config: Box<[(ConfigSource, DeviceConfig)]>,
+}
+
+impl NewAllocation {
+    /// Returns whether drivers prepare some of the devices before the pod is bound.
+    pub fn is_to_be_prepared(&self) -> bool {
+        self.allocation.devices.iter().any(|device| !device.binding_conditions.is_empty())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

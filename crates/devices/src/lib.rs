@@ -15,8 +15,9 @@ pub use allocate::{
 };
 
 pub use claim::{
-    AllocatedDevice, CLAIM_FINALIZER, CLAIM_USERS_MAX, ClaimAllocation, ClaimUpdate, ClaimUser, ConfigSource,
-    DeviceClass, DeviceConditions, DeviceConfig, NewAllocation, ResourceClaim,
+    AllocatedDevice, CLAIM_FINALIZER, CLAIM_USERS_MAX, ClaimAllocation, ClaimRemoval, ClaimUpdate, ClaimUser,
+    ConfigSource, DeviceClass, DeviceConditions, DeviceConfig, NewAllocation, NewClaim, NewRequest,
+    ResourceClaim,
 };
 pub use device::{
     Attribute, Counters, Device, DeviceCapacity, DeviceId, DeviceTraits, PoolId, Reach, RequestPolicy,

@@ -5,6 +5,7 @@
 
 mod affinity;
 mod devices;
+mod extended;
 mod interner;
 mod node;
 mod placing;
@@ -78,6 +79,7 @@ impl LeanPod {
         };
 
         let devices = devices::claims(&self.spec, &self.status, interner, &mut problems);
+        let extended = extended::resources(&self, &usage, interner);
         let spec = PodSpec {
             devices: None,
             usage: usage.clone(),
@@ -107,6 +109,7 @@ impl LeanPod {
         let (metadata, lean, status) = (self.metadata, self.spec, self.status);
         Pod {
             devices,
+            extended,
             uid: metadata.uid.unwrap_or_default().into(),
             namespace,
             name: metadata.name.unwrap_or_default().into(),

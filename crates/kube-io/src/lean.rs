@@ -265,6 +265,8 @@ pub(super) struct LeanPodStatus {
     #[serde(deserialize_with = "nullable")]
     pub resource_claim_statuses: Vec<LeanPodClaim>,
     #[serde(deserialize_with = "nullable")]
+    pub extended_resource_claim_status: LeanExtendedClaim,
+    #[serde(deserialize_with = "nullable")]
     pub container_statuses: Vec<LeanContainerStatus>,
     #[serde(deserialize_with = "nullable")]
     pub init_container_statuses: Vec<LeanContainerStatus>,
@@ -272,6 +274,12 @@ pub(super) struct LeanPodStatus {
     pub resources: Option<LeanRequirements>,
     #[serde(deserialize_with = "nullable")]
     pub allocated_resources: ResourceList,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct LeanExtendedClaim {
+    pub resource_claim_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

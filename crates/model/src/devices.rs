@@ -1,8 +1,10 @@
 //! Devices (`resource.k8s.io/v1`): what pods ask for by resource claims.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{ClaimName, NodeSelectorTerm, Quantity, Shared};
+use super::{ClaimName, Extended, NodeSelectorTerm, Quantity, Shared};
 
 /// A resource claim of a pod (`spec.resourceClaims`), in the pod's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -43,7 +45,68 @@ pub struct DeviceNeeds {
     /// Claims that get their devices together with the pod's node, in the order of the pod. They are unnamed: pods whose
     /// claims come from one template are one class.
     pub unallocated: Box<[Shared<DeviceRequests>]>,
+    /// Extended resources that devices provide where the node does not; sorted by name.
+    pub extended: Box<[ExtendedNeed]>,
 }
+
+impl DeviceNeeds {
+    /// Returns what needs devices of a node with these extended resources: the claims, and one more for the extended resources that
+    /// the node does not have itself.
+    pub fn on(&self, offered: &Extended) -> Cow<'_, [Shared<DeviceRequests>]> {
+        let is_asked = |extended: &&ExtendedNeed| offered.get(&extended.resource) == 0;
+        let asked: Vec<_> = self.extended.iter().filter(is_asked).collect();
+        if asked.is_empty() {
+            return Cow::Borrowed(&self.unallocated);
+        }
+        let mut requests: Vec<_> =
+            asked.iter().flat_map(|extended| extended.requests.iter().cloned()).collect();
+        requests.sort_by(|a, b| a.name.cmp(&b.name));
+        let made = DeviceRequests { requests: requests.into(), constraints: [].into() };
+        let claims = self.unallocated.iter().cloned().chain([Shared::new(made)]);
+        Cow::Owned(claims.collect())
+    }
+}
+
+/// An extended resource of the pod that a device class provides.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ExtendedNeed {
+    pub resource: Arc<str>,
+    /// As for a claim, where the node does not have the resource itself; named as in [`ExtendedResource::requests`].
+    pub requests: Box<[DeviceRequest]>,
+}
+
+/// What the containers of a pod request of its extended resources, as far as devices could provide them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExtendedResources {
+    /// Sorted by name.
+    pub resources: Box<[ExtendedResource]>,
+    /// The claim that a scheduler has made for them (`status.extendedResourceClaimStatus.resourceClaimName`).
+    pub claim: Option<Arc<str>>,
+}
+
+/// One extended resource of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtendedResource {
+    pub name: Arc<str>,
+    /// Device requests that together serve all containers, with the number of devices (upstream: `createRequestsAndMappings`).
+    pub requests: Box<[(Arc<str>, u64)]>,
+    /// Which requests serve each container.
+    pub containers: Box<[ContainerRequest]>,
+}
+
+/// A device request that serves a container.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ContainerRequest {
+    pub container: Arc<str>,
+    pub request: Arc<str>,
+}
+
+/// Extended resources that device classes provide, by the name of the resource: those of `extendedResourceName`, and one named after
+/// each class. The values are the classes.
+pub type ProvidedResources = BTreeMap<Arc<str>, Arc<str>>;
+
+/// Prefix of the extended resource that is named after a device class.
+pub const DEVICE_CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 /// `spec.devices` of a claim, with the selectors of its device classes filled in.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

@@ -30,9 +30,10 @@ pub use affinity::{
 };
 pub use causes::with_causes;
 pub use devices::{
-    DeviceAlternative, DeviceClaimSource, DeviceClaims, DeviceConstraint, DeviceNeeds, DeviceRequest,
-    DeviceRequests, DeviceTaint, DeviceTaintEffect, DeviceToleration, DeviceTolerationOperator,
-    GeneratedClaim, PodDeviceClaim,
+    ContainerRequest, DEVICE_CLASS_PREFIX, DeviceAlternative, DeviceClaimSource, DeviceClaims,
+    DeviceConstraint, DeviceNeeds, DeviceRequest, DeviceRequests, DeviceTaint, DeviceTaintEffect,
+    DeviceToleration, DeviceTolerationOperator, ExtendedNeed, ExtendedResource, ExtendedResources,
+    GeneratedClaim, PodDeviceClaim, ProvidedResources,
 };
 pub use duration::{ConfigDuration, DurationError};
 pub use labels::Labels;

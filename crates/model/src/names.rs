@@ -1,5 +1,7 @@
 //! Name validation, as Kubernetes (`k8s.io/apimachinery/pkg/api/validate/content`).
 
+use super::DEVICE_CLASS_PREFIX;
+
 /// Whether it is a label key: `name` or `prefix.example.com/name` (upstream: `IsLabelKey`, also called a qualified name).
 pub fn is_label_key(key: &str) -> bool {
     let (prefix, name) = match key.split_once('/') {
@@ -27,6 +29,15 @@ pub fn is_scalar_resource(name: &str) -> bool {
     }
     // `requests.<name>`, its name in quotas, must be a qualified name too.
     name.contains('/') && !name.starts_with("requests.") && is_label_key(&format!("requests.{name}"))
+}
+
+/// Whether devices may provide the resource (upstream: `IsDRAExtendedResourceName`).
+pub fn is_extended_resource(name: &str) -> bool {
+    name.starts_with(DEVICE_CLASS_PREFIX)
+        || !name.contains("kubernetes.io/")
+            && !name.starts_with("hugepages-")
+            && !name.starts_with("attachable-volumes-")
+            && is_scalar_resource(name)
 }
 
 fn is_dns_subdomain(text: &str) -> bool {

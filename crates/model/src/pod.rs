@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    DeviceClaims, DeviceNeeds, HeldVolumes, Labels, NodeAffinity, Peer, PodAffinity, PodDeviceClaim,
-    PodVolumes, Spread, Toleration, Usage, VolumeNeeds,
+    DeviceClaims, DeviceNeeds, ExtendedResources, HeldVolumes, Labels, NodeAffinity, Peer, PodAffinity,
+    PodDeviceClaim, PodVolumes, Spread, Toleration, Usage, VolumeNeeds,
 };
 
 /// A pod as the scheduler reads it. Its identity is `uid`: a recreated pod with the same name is a different pod.
@@ -41,6 +41,8 @@ pub struct Pod {
     pub volumes: Option<Arc<PodVolumes>>,
     /// Its resource claims, in the order of the spec.
     pub devices: Box<[PodDeviceClaim]>,
+    /// Its extended resources that devices could provide; `None`: it requests none.
+    pub extended: Option<Box<ExtendedResources>>,
     /// Why the pod should not be moved, by its own annotations and volumes.
     pub pinned: Option<Pinned>,
     /// The pod's resource usage. Set even if `spec` is invalid (from its valid parts).
@@ -73,6 +75,7 @@ impl Default for Pod {
             owner: None,
             volumes: None,
             devices: [].into(),
+            extended: None,
             pinned: None,
             usage: Arc::default(),
             spec: Ok(Arc::default()),

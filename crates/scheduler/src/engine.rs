@@ -41,6 +41,7 @@ use crate::quota::QuotaReport;
 use crate::scheduler::{
     Action, Eviction, LatencySample, Scheduler, SchedulerConfig, Settled, Task, TaskResult,
 };
+use berth_devices::ClaimRemoval;
 use berth_model::{PodRef, PodReport};
 
 /// Sink for decisions. Called from agent threads and from every caller of an [`Engine`]; must not block.
@@ -50,6 +51,8 @@ pub trait Outlet: Send + Sync + 'static {
     fn bind(&self, binding: Binding, term: u64);
     /// Writes these claims and reports the result to [`Engine::claims_written`].
     fn claim(&self, order: ClaimOrder);
+    /// Deletes this claim, if it is still the same.
+    fn remove_claim(&self, removal: ClaimRemoval);
     /// Evicts this pod, as decided in this leadership term, and reports the result to [`Engine::eviction_finished`].
     fn evict(&self, eviction: Eviction, term: u64);
     /// Writes the pod's nominated node to its status, as decided in this leadership term.
@@ -219,6 +222,7 @@ impl Shared {
             match action {
                 Action::Bind(binding) => self.outlet.bind(binding, term),
                 Action::Claim(order) => self.outlet.claim(order),
+                Action::RemoveClaim(removal) => self.outlet.remove_claim(removal),
                 Action::Evict(eviction) => self.outlet.evict(*eviction, term),
                 Action::Nominate { pod, node } => self.outlet.nominate(pod, node, term),
                 Action::Report(report) => self.outlet.report(report),

@@ -77,8 +77,9 @@ pub fn within_allocatable(row: &Row, usage: &Usage) -> Checked {
     let (taken, all) = (taken.ephemeral_storage, all.ephemeral_storage);
     within("bytes of ephemeral storage", wanted.ephemeral_storage, taken, all)?;
     for (name, wanted) in usage.extended.iter() {
-        let all = row.node.as_ref().map_or(0, |node| node.extended.get(name));
-        within(name, wanted, row.extended_requested(name), all)?;
+        if let Some(all) = row.extended_allocatable(name) {
+            within(name, wanted, row.extended_requested(name), all)?;
+        }
     }
     Ok(())
 }

@@ -51,8 +51,8 @@ const ACCESS: [Access; 40] = [
     (
         "ClusterRole",
         "resource.k8s.io/resourceclaims",
-        &["get", "list", "watch", "patch"],
-        "what pods ask of devices; adds the finalizer of an allocated one",
+        &["get", "list", "watch", "create", "patch", "delete"],
+        "what pods ask of devices; adds the finalizer of an allocated one; makes those for extended resources",
     ),
     ("ClusterRole", "resource.k8s.io/resourceclaims/status", &["patch"], "allocates devices"),
     ("ClusterRole", "resource.k8s.io/resourceclaims/binding", &["patch"], "the same, in Kubernetes 1.36"),

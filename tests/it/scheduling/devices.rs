@@ -4,13 +4,32 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
-use kube::api::{DeleteParams, ListParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 
 use super::texts::{asks, compare, with};
 use super::volumes::{create, namespaced};
 use super::*;
 
 const DRIVER: &str = "gpu.example.com";
+
+/// Provided by the devices of the class `gpu` in some tests.
+const GPU: &str = "example.com/gpu";
+
+/// Creates a class whose devices provide an extended resource.
+async fn create_providing_class(client: &Client) {
+    let spec = json!({
+        "extendedResourceName": GPU,
+        "selectors": [{"cel": {"expression": format!("device.driver == '{DRIVER}'")}}],
+    });
+    create::<DeviceClass>(Api::all(client.clone()), json!({"metadata": {"name": "gpu"}, "spec": spec})).await;
+}
+
+/// Returns the part of a pod's spec that requests so many devices by the name of the resource.
+fn requests(resource: &str, count: u64) -> Value {
+    let amounts = json!({"cpu": "10m", resource: count.to_string()});
+    let resources = json!({"requests": amounts, "limits": {resource: count.to_string()}});
+    json!({"containers": [{"name": "main", "image": "pause", "resources": resources}]})
+}
 
 async fn create_class(client: &Client, name: &str, expression: &str) {
     let config = json!([{"opaque": {"driver": DRIVER, "parameters": {"of": name}}}]);
@@ -199,6 +218,88 @@ async fn pods_that_get_no_devices_are_told_so_in_kube_schedulers_words() {
         ("no-class", of("no-class")),
         ("small", of("small")),
         ("too-large", with(of("all"), json!({"containers": too_large}))),
+    ];
+    let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
+    let _berth = Berth::start(&cluster.kubeconfig(), "");
+    let differences = compare(&client, &zoo).await;
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extended_resources_are_provided_by_devices_where_the_node_has_no_plugin() {
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    let _controllers =
+        cluster.start_controller_manager(&["resourceclaim-controller"]).await.expect("it starts");
+    create_nodes(&client, &Nodes { count: 2, ..Nodes::default() }).await;
+    let plugin = json!({"status": {"allocatable": {GPU: "1"}, "capacity": {GPU: "1"}}});
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client.clone());
+    nodes.patch_status("node-1", &PatchParams::default(), &Patch::Merge(&plugin)).await.expect("patched");
+    create_providing_class(&client).await;
+    let devices = (0..3).map(|at| gpu(format!("gpu-{at}"), "large", "80Gi")).collect();
+    create_slice(&client, "node-0", devices).await;
+
+    // A claim that a stopped scheduler has left behind keeps a device that another pod needs, until berth deletes it.
+    let gated = with(requests(GPU, 1), json!({"schedulingGates": [{"name": "wait"}]}));
+    create_users(&client, "gated", 1, gated).await;
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let uid = pods.get("gated-0").await.expect("it is there").metadata.uid.expect("a uid");
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "gated-0", "uid": uid, "controller": true});
+    let left = format!("gated-0-extended-resources-{uid}");
+    let claim = json!({
+        "metadata": {
+            "name": left, "ownerReferences": [owner], "finalizers": ["resource.kubernetes.io/delete-protection"],
+            "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+        },
+        "spec": exactly("gpu", json!({})),
+    });
+    create::<ResourceClaim>(namespaced(&client), claim).await;
+    let device = json!({"request": "gpu", "driver": DRIVER, "pool": "node-0", "device": "gpu-0"});
+    let user = json!({"resource": "pods", "name": "gated-0", "uid": uid});
+    let allocation = json!({"devices": {"results": [device]}});
+    let status = json!({"status": {"allocation": allocation, "reservedFor": [user]}});
+    let claims = namespaced::<ResourceClaim>(&client);
+    claims.patch_status(&left, &PatchParams::default(), &Patch::Merge(&status)).await.expect("allocated");
+    let before = claims.get(&left).await.expect("it is there").metadata.uid;
+
+    let berth = Berth::start(&cluster.kubeconfig(), "");
+    create_users(&client, "two", 1, requests(GPU, 2)).await;
+    create_users(&client, "one", 1, requests("deviceclass.resource.kubernetes.io/gpu", 1)).await;
+    await_bound(&client, SOON, 2, |_| true).await;
+    let free = json!({"spec": {"schedulingGates": null}});
+    pods.patch("gated-0", &PatchParams::default(), &Patch::Merge(&free)).await.expect("its gate is gone");
+    // Two devices of node-0 for "two", one for "one", and that of the plugin for "gated".
+    await_bound(&client, SOON, 3, |_| true).await;
+    assert_eq!(assert_devices(&client).await, 3);
+    let found = claims.list(&ListParams::default()).await.expect("claims");
+    assert!(found.items.iter().all(|claim| claim.metadata.uid != before), "it was deleted");
+    for pod in all_pods(&client).await {
+        let name = name_of(&pod).to_owned();
+        let told = pod.status.and_then(|status| status.extended_resource_claim_status);
+        match name.as_str() {
+            "gated-0" => assert!(told.is_none(), "the plugin serves it: {told:?}"),
+            _ => {
+                let told = told.expect("its claim");
+                assert!(told.resource_claim_name.starts_with(&format!("{name}-extended-resources-")));
+                assert_eq!(told.request_mappings[0].container_name, "main");
+                assert_eq!(told.request_mappings[0].request_name, "container-0-request-1");
+            }
+        }
+    }
+    berth.await_settled(SOON, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_whose_extended_resources_nothing_provides_are_told_so_in_kube_schedulers_words() {
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    create_nodes(&client, &Nodes { count: 3, ..Nodes::default() }).await;
+    create_providing_class(&client).await;
+    create_slice(&client, "node-0", vec![gpu("gpu-0".to_owned(), "large", "80Gi")]).await;
+    let zoo = [
+        ("two", requests(GPU, 2)),
+        ("unknown", requests("example.com/other", 1)),
+        ("no-class", requests("deviceclass.resource.kubernetes.io/other", 1)),
     ];
     let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
     let _berth = Berth::start(&cluster.kubeconfig(), "");

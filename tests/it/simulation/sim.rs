@@ -632,7 +632,8 @@ impl Sim {
                     self.after(pause, Event::Evict(who, eviction));
                 }
                 Action::Nominate { pod, node } => self.send_nomination(pod, node),
-                Action::Observe(_)
+                Action::RemoveClaim(_)
+                | Action::Observe(_)
                 | Action::TellAllocation(_)
                 | Action::TellPolicy(_)
                 | Action::TellQuota(_) => {}

@@ -25,7 +25,7 @@ use berth_devices::{DeviceClass, DeviceConfig};
 use berth_model::DeviceTaintEffect;
 use berth_scheduler::objects::{ClusterObject, ObjectKind};
 
-/// Name, namespace, uid, resource version, deletion, finalizers and the controller.
+/// Name, namespace, uid, creation, resource version, deletion, finalizers and the controller.
 fn device_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let meta = ObjectMeta::deserialize(deserializer)?;
     let controller = meta.owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true));
@@ -33,6 +33,7 @@ fn device_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta,
         name: meta.name,
         namespace: meta.namespace,
         uid: meta.uid,
+        creation_timestamp: meta.creation_timestamp,
         resource_version: meta.resource_version,
         deletion_timestamp: meta.deletion_timestamp,
         finalizers: meta.finalizers,
@@ -52,12 +53,13 @@ pub struct LeanDeviceClass {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct LeanDeviceClassSpec {
     #[serde(deserialize_with = "nullable")]
     selectors: Vec<LeanDeviceSelector>,
     #[serde(deserialize_with = "nullable")]
     config: Vec<LeanDeviceConfig>,
+    extended_resource_name: Option<String>,
 }
 
 impl LeanObject for LeanDeviceClass {
@@ -71,6 +73,8 @@ impl LeanObject for LeanDeviceClass {
             selectors,
             config: configs(self.spec.config, interner),
             invalid: problems.text(),
+            extended_resource: self.spec.extended_resource_name.map(|name| interner.text(&name)),
+            created_s: self.metadata.creation_timestamp.map_or(0, |time| time.0.as_second()),
         })
     }
 
@@ -174,6 +178,7 @@ mod tests {
         assert_eq!((&*gpu.name, &gpu.invalid), ("gpu", &None));
         assert_eq!(*gpu.selectors, ["device.driver == \"gpu.example.com\"".into()]);
         let json: Value = serde_json::from_str(&gpu.config[0].json).expect("JSON");
+        assert_eq!(gpu.extended_resource.as_deref(), Some("example.com/gpu"));
         assert_eq!((json, gpu.config[0].requests.len()), (json!({"opaque": opaque}), 0));
         assert_eq!(class(json!({"selectors": null, "config": null})), class(Value::Null));
     }

@@ -5,6 +5,7 @@
 //! changes only the claim that the decision was made with. The first attempt writes without a read. A later one reads first: it
 //! finds what a write did whose answer was lost, and whether another client's change matters.
 
+pub(super) mod extended;
 mod status_json;
 
 use std::sync::Arc;
@@ -37,6 +38,23 @@ pub(super) async fn write(
     let Some(user) = update.reserved.iter().find(|user| *user.uid == *pod) else {
         return Err(format!("the update of resourceclaim {name:?} does not reserve it for its pod"));
     };
+    let Some(new) = &update.new else {
+        return write_known(client, update, user, leads).await;
+    };
+    let known = extended::create(client, update, new, user, &leads).await?;
+    let version = write_known(client, &known, user, &leads).await?;
+    extended::tell_pod(client, update, new, user, &leads).await?;
+    Ok(version)
+}
+
+/// Writes an update of a claim that exists.
+async fn write_known(
+    client: &Client,
+    update: &ClaimUpdate,
+    user: &ClaimUser,
+    leads: impl Fn() -> bool,
+) -> Result<u64, String> {
+    let name = &update.claim.name;
     let path =
         format!("/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{name}", update.claim.namespace);
     let writer = DeviceWriter { client, update, user, path };

@@ -373,7 +373,7 @@ fn copies(usage: &Usage, row: &Row, gone: &Held) -> i64 {
         .min(of(wanted.memory, taken.memory, all.memory))
         .min(of(wanted.ephemeral_storage, taken.ephemeral_storage, all.ephemeral_storage));
     usage.extended.iter().fold(plain, |least, (name, wanted)| {
-        let all = row.node.as_ref().map_or(0, |node| node.extended.get(name));
-        least.min(of(wanted, row.extended_requested(name).saturating_sub(gone.extended.get(name)), all))
+        let taken = row.extended_requested(name).saturating_sub(gone.extended.get(name));
+        row.extended_allocatable(name).map_or(least, |all| least.min(of(wanted, taken, all)))
     })
 }

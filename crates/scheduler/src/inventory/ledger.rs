@@ -12,8 +12,8 @@ use crate::sharded::ShardedMap;
 use crate::visits::Visits;
 use berth_devices::NodeDevices;
 use berth_model::{
-    Amounts, ClaimName, Holding, Node, NodeStorage, Peer, PodAffinity, PodRef, PodSelector, StaticVolume,
-    Usage,
+    Amounts, ClaimName, Holding, Node, NodeStorage, Peer, PodAffinity, PodRef, PodSelector,
+    ProvidedResources, StaticVolume, Usage,
 };
 
 /// Charge of one pod to one node.
@@ -144,6 +144,11 @@ impl Ledger {
     /// Sets the devices of the nodes that have none of their own.
     pub fn set_shared_devices(&mut self, devices: Option<Arc<NodeDevices>>, freed: bool) {
         self.inventory.set_shared_devices(devices, freed);
+    }
+
+    /// Sets the extended resources that devices provide to nodes which do not have them.
+    pub fn set_provided(&mut self, provided: Option<Arc<ProvidedResources>>) {
+        self.inventory.set_provided(provided);
     }
 
     /// Returns whether a pod on an existing node uses this claim (upstream asks the nodes of its snapshot).

@@ -23,7 +23,7 @@ use crate::quota::Sums;
 use crate::sharded::ShardedMap;
 use crate::visits::Visits;
 use berth_devices::NodeDevices;
-use berth_model::{Holding, Node, NodeStorage, StaticVolume};
+use berth_model::{Holding, Node, NodeStorage, ProvidedResources, StaticVolume};
 
 /// Number that grows with every change of any row; 0 is before every change.
 pub type Revision = u64;
@@ -257,6 +257,16 @@ impl Inventory {
     /// Sets the devices of the nodes that have none of their own.
     fn set_shared_devices(&mut self, devices: Option<Arc<NodeDevices>>, freed: bool) {
         self.storage.set_shared_devices(devices);
+        self.all_devices_changed(freed);
+    }
+
+    /// Sets the extended resources that devices provide to nodes which do not have them.
+    fn set_provided(&mut self, provided: Option<Arc<ProvidedResources>>) {
+        self.storage.set_provided(provided);
+        self.all_devices_changed(true);
+    }
+
+    fn all_devices_changed(&mut self, freed: bool) {
         for id in (0..self.rows.len()).map(|at| NodeId(at as u32)) {
             if self.rows[id.index()].node.is_some() {
                 self.devices_changed(id, freed);

@@ -6,7 +6,7 @@ use super::{QuotaShares, Revision, Tiers};
 use berth_devices::NodeDevices;
 use berth_model::{
     Amounts, CsiVolume, Disk, Extended, HeldVolumes, Holding, HostPort, Node, NodeStorage, Peer,
-    StaticVolume, Usage,
+    ProvidedResources, StaticVolume, Usage,
 };
 
 /// Row of a node. Cheap to copy: numbers, and shared pointers to data that seldom changes.
@@ -41,6 +41,8 @@ pub struct Row {
     pub local_volumes: Option<Arc<Vec<Arc<StaticVolume>>>>,
     /// Devices that this node reaches, and what is in use of them; `None`: none.
     pub devices: Option<Arc<NodeDevices>>,
+    /// Extended resources that devices provide to nodes which do not have them; `None`: none.
+    pub provided: Option<Arc<ProvidedResources>>,
     /// Volumes in use by pods of this node; `None`: none.
     pub volumes: Option<Arc<VolumesInUse>>,
     /// Reservations for pods that another scheduler has nominated for this node; `None`: none.
@@ -287,6 +289,14 @@ impl Row {
                 self.reserved = None;
             }
         }
+    }
+
+    /// Returns how much of an extended resource the node has; `None`: devices provide it there, so its amount does not count
+    /// (upstream: `shouldDelegateResourceToDRA`).
+    pub fn extended_allocatable(&self, name: &str) -> Option<i64> {
+        let own = self.node.as_ref().map_or(0, |node| node.extended.get(name));
+        let provided = || self.provided.as_ref().is_some_and(|provided| provided.contains_key(name));
+        (own > 0 || !provided()).then_some(own)
     }
 
     /// Returns the requested amount of the extended resource `name`.

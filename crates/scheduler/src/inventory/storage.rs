@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{NodeId, Row};
 use crate::sharded::ShardedMap;
 use berth_devices::NodeDevices;
-use berth_model::{NodeStorage, StaticVolume};
+use berth_model::{NodeStorage, ProvidedResources, StaticVolume};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
@@ -20,6 +20,8 @@ pub(super) struct Storage {
     devices: ShardedMap<Arc<NodeDevices>>,
     /// Devices of all other nodes.
     shared_devices: Option<Arc<NodeDevices>>,
+    /// Extended resources that devices provide.
+    provided: Option<Arc<ProvidedResources>>,
     /// Rows of each host; usually one.
     hosts: ShardedMap<BTreeSet<NodeId>>,
     /// The host of each row, by id.
@@ -45,6 +47,11 @@ impl Storage {
     /// Sets the devices of the nodes that have none of their own.
     pub fn set_shared_devices(&mut self, devices: Option<Arc<NodeDevices>>) {
         self.shared_devices = devices;
+    }
+
+    /// Sets the extended resources that devices provide to nodes which do not have them.
+    pub fn set_provided(&mut self, provided: Option<Arc<ProvidedResources>>) {
+        self.provided = provided;
     }
 
     /// Sets the local volumes of a host. Returns the rows of that host.
@@ -92,6 +99,7 @@ impl Storage {
         row.storage = node.and_then(|node| self.by_node.get(&node.name)).cloned();
         let own = node.and_then(|node| self.devices.get(&node.name));
         row.devices = own.or(self.shared_devices.as_ref().filter(|_| node.is_some())).cloned();
+        row.provided = self.provided.as_ref().filter(|_| node.is_some()).cloned();
         row.local_volumes = node.and_then(|node| self.by_host.get(node.labels.get(HOSTNAME)?)).cloned();
     }
 }

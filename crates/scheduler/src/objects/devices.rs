@@ -4,6 +4,7 @@
 //! with them, or until it is certain that it never will. Meanwhile they count as taken, so no two claims get one device;
 //! a write whose outcome is not known keeps them for as long as it could still take effect.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -11,13 +12,14 @@ use std::time::Duration;
 
 use crate::placement::LATE_EFFECT;
 use berth_devices::{
-    CLAIM_USERS_MAX, ClaimAllocation, ClaimUpdate, ClaimUser, ConfigSource, DeviceClass, DeviceConfig,
-    DeviceId, DeviceNews, DevicePools, NewAllocation, NoDevices, NodeDevices, ResourceClaim, ResourceSlice,
-    allocate,
+    CLAIM_FINALIZER, CLAIM_USERS_MAX, ClaimAllocation, ClaimRemoval, ClaimUpdate, ClaimUser, ConfigSource,
+    DeviceClass, DeviceConfig, DeviceId, DeviceNews, DevicePools, NewAllocation, NewClaim, NewRequest,
+    NoDevices, NodeDevices, ResourceClaim, ResourceSlice, allocate,
 };
 use berth_model::{
-    ClaimName, DeviceAlternative, DeviceClaimSource, DeviceNeeds, DeviceRequest, DeviceRequests,
-    GeneratedClaim, Node, Pod, PodDeviceClaim, Shared,
+    ClaimName, ContainerRequest, DEVICE_CLASS_PREFIX, DeviceAlternative, DeviceClaimSource, DeviceNeeds,
+    DeviceRequest, DeviceRequests, ExtendedNeed, ExtendedResource, GeneratedClaim, Node, Pod, PodDeviceClaim,
+    ProvidedResources, Shared,
 };
 
 /// All claims, classes and pools.
@@ -25,6 +27,7 @@ use berth_model::{
 pub struct Devices {
     pub pools: DevicePools,
     classes: HashMap<Arc<str>, DeviceClass>,
+    provided: Arc<ProvidedResources>,
     claims: HashMap<ClaimName, ResourceClaim>,
     promises: BTreeMap<ClaimName, Promise>,
     /// Claims that were promised devices for a pod, by its uid.
@@ -40,6 +43,8 @@ struct Promise {
     pod: Arc<str>,
     allocation: Arc<ClaimAllocation>,
     state: PromiseState,
+    /// The claim is made for the extended resources of its pod, with this spec.
+    made: Option<Shared<DeviceRequests>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +62,10 @@ enum PromiseState {
 pub struct DevicesChanged {
     /// Pods that use these.
     pub claims: BTreeSet<ClaimName>,
-    /// All waiting pods that use resource claims.
+    /// All waiting pods that use resource claims or extended resources.
     pub all_claims: bool,
+    /// Other extended resources are provided by devices.
+    pub provided: bool,
     pub nodes: DeviceNews,
 }
 
@@ -92,18 +99,49 @@ impl Devices {
     pub fn apply_class(&mut self, class: DeviceClass) -> DevicesChanged {
         let name = class.name.clone();
         let before = self.classes.insert(name.clone(), class);
-        let all_claims = before.as_ref() != self.classes.get(&name);
-        DevicesChanged { all_claims, ..DevicesChanged::default() }
+        self.classes_changed(before.as_ref() != self.classes.get(&name))
     }
 
     pub fn delete_class(&mut self, name: &str) -> DevicesChanged {
-        let all_claims = self.classes.remove(name).is_some();
-        DevicesChanged { all_claims, ..DevicesChanged::default() }
+        let is_known = self.classes.remove(name).is_some();
+        self.classes_changed(is_known)
+    }
+
+    fn classes_changed(&mut self, all_claims: bool) -> DevicesChanged {
+        if !all_claims {
+            return DevicesChanged::default();
+        }
+        let provided = self.provided_by_classes();
+        let is_new = *self.provided != provided;
+        if is_new {
+            self.provided = Arc::new(provided);
+        }
+        DevicesChanged { all_claims, provided: is_new, ..DevicesChanged::default() }
+    }
+
+    /// Of classes that name the same resource, the newest provides it, as upstream; of those as old, the first by name.
+    fn provided_by_classes(&self) -> ProvidedResources {
+        let mut valid: Vec<_> = self.classes.values().filter(|class| class.invalid.is_none()).collect();
+        valid.sort_by_key(|class| (class.created_s, Reverse(&class.name)));
+        let own = |class: &&DeviceClass| {
+            (format!("{DEVICE_CLASS_PREFIX}{}", class.name).into(), class.name.clone())
+        };
+        let named =
+            valid.iter().filter_map(|class| Some((class.extended_resource.clone()?, class.name.clone())));
+        named.chain(valid.iter().map(own)).collect()
+    }
+
+    /// Returns the extended resources that devices provide; `None`: none.
+    pub fn provided(&self) -> Option<Arc<ProvidedResources>> {
+        (!self.provided.is_empty()).then(|| self.provided.clone())
     }
 
     pub fn apply_claim(&mut self, claim: ResourceClaim) -> DevicesChanged {
         let name = claim.name.clone();
-        if let Some(promise) = self.promises.get(&name) {
+        if let Some(promise) = self.promises.get_mut(&name) {
+            if promise.is_made_for(&claim) {
+                promise.uid = claim.uid.clone();
+            }
             let is_settled = match promise.state {
                 PromiseState::Written(version) => claim.version >= version,
                 PromiseState::Open | PromiseState::InDoubt(_) => claim.allocation.is_some(),
@@ -143,7 +181,7 @@ impl Devices {
         let known = self.claims.get(&name).and_then(|claim| claim.allocation.as_ref());
         let allocation = known.or(self.promises.get(&name).map(|promise| &promise.allocation)).cloned();
         let nodes = self.pools.set_allocation(&name, allocation.as_deref());
-        DevicesChanged { claims: BTreeSet::from([name]), all_claims: false, nodes }
+        DevicesChanged { claims: BTreeSet::from([name]), nodes, ..DevicesChanged::default() }
     }
 
     pub fn names(&self, kind: super::ObjectKind) -> Vec<super::ObjectName> {
@@ -161,15 +199,30 @@ impl Devices {
         }
     }
 
-    /// Returns the names of the pod's claims, as far as they are known.
-    pub fn names_of(pod: &Pod) -> Option<Arc<Box<[ClaimName]>>> {
+    /// Returns the names of the pod's claims, as far as they are known, with the one for its extended resources.
+    pub fn names_of(&self, pod: &Pod) -> Option<Arc<Box<[ClaimName]>>> {
         let mut names: Vec<_> = pod.devices.iter().filter_map(|claim| name_of(pod, &claim.source)).collect();
+        if let Some(extended) = &pod.extended {
+            names.extend(extended.claim.iter().map(|name| in_namespace_of(pod, name)));
+            if extended.resources.iter().any(|resource| self.provided.contains_key(&resource.name)) {
+                names.push(extended_claim(pod));
+            }
+        }
         names.sort();
         names.dedup();
         (!names.is_empty()).then(|| Arc::new(names.into()))
     }
 
-    /// Returns what the pod's claims require of nodes.
+    /// Returns what the pod requires of nodes; `None`: no devices.
+    pub fn needs(&self, pod: &Pod) -> Option<DeviceNeeds> {
+        if pod.devices.is_empty() && pod.extended.is_none() {
+            return None;
+        }
+        let needs = self.resolve(pod).needs;
+        (!pod.devices.is_empty() || needs != DeviceNeeds::default()).then_some(needs)
+    }
+
+    /// Returns what the pod's claims and extended resources require of nodes.
     pub fn resolve(&self, pod: &Pod) -> ResolvedClaims {
         let mut resolved = ResolvedClaims::default();
         match self.try_resolve(pod, &mut resolved) {
@@ -235,11 +288,65 @@ impl Devices {
                 }
             }
         }
+        resolved.needs.extended = self.extended_needs(pod)?;
         allocated.sort();
         allocated.dedup();
         resolved.needs.allocated = allocated.into();
         resolved.needs.unallocated = unallocated.into();
         Ok(())
+    }
+
+    /// Returns what devices have to provide of the pod's extended resources.
+    fn extended_needs(&self, pod: &Pod) -> Result<Box<[ExtendedNeed]>, String> {
+        let resources = pod.extended.iter().flat_map(|extended| &extended.resources);
+        let mut needs = Vec::new();
+        for ExtendedResource { name, requests, .. } in resources {
+            let Some(class) = self.provided.get(name) else {
+                continue;
+            };
+            let request = |(name, count): &(Arc<str>, u64)| {
+                let class = class.clone();
+                let alternative =
+                    DeviceAlternative { class, count: Some(*count), ..DeviceAlternative::default() };
+                DeviceRequest { name: name.clone(), alternatives: [alternative].into() }
+            };
+            let requests = requests.iter().map(request).collect();
+            let filled = self.filled(&DeviceRequests { requests, constraints: [].into() })?;
+            needs.push(ExtendedNeed { resource: name.clone(), requests: filled.requests });
+        }
+        if needs.is_empty() {
+            return Ok([].into());
+        }
+        let claim = extended_claim(pod);
+        let is_promised = |promise: &Promise| promise.pod == pod.uid && promise.state == PromiseState::Open;
+        match (self.promises.get(&claim), self.claims.get(&claim)) {
+            (Some(promise), _) if is_promised(promise) => Ok(needs.into()),
+            (None, None) => Ok(needs.into()),
+            (None, Some(found)) if found.owner.as_ref() != Some(&pod.uid) => Err(format!(
+                "resourceclaim {:?}, which its extended resources need, belongs to others",
+                claim.name
+            )),
+            (None, Some(_)) => {
+                Err(format!("resourceclaim {:?} of an earlier attempt has not been deleted yet", claim.name))
+            }
+            (Some(_), _) => Err(format!(
+                "resource claim {}/{} is in the process of being allocated",
+                claim.namespace, claim.name
+            )),
+        }
+    }
+
+    /// Returns the claim that an earlier attempt to place this pod, which has no node, has left behind for its extended resources:
+    /// its devices are of no use on other nodes, so it is to be deleted (as upstream).
+    pub fn left_behind(&self, pod: &Pod) -> Option<ClaimRemoval> {
+        let name = pod.extended.as_ref().map(|_| extended_claim(pod))?;
+        let claim = self.claims.get(&name).filter(|claim| claim.owner.as_ref() == Some(&pod.uid))?;
+        (!self.promises.contains_key(&name)).then(|| ClaimRemoval {
+            uid: claim.uid.clone(),
+            version: claim.version,
+            finalizers: claim.finalizers.iter().filter(|one| ***one != *CLAIM_FINALIZER).cloned().collect(),
+            claim: name,
+        })
     }
 
     /// Adds the selectors of the classes.
@@ -267,35 +374,41 @@ impl Devices {
         Ok(DeviceRequests { requests: requests.into(), constraints: spec.constraints.clone() })
     }
 
-    /// Promises devices of this node to the pod's claims.
+    /// Promises devices of this node to the pod's claims, and to one more for its extended resources that the node does not have.
     ///
     /// # Errors
     /// Why the node has none for them; then nothing is promised.
     pub fn promise(
         &mut self,
-        pod: &Arc<str>,
+        pod: &Pod,
         claims: &[ClaimName],
         needs: &DeviceNeeds,
         node: &Node,
         devices: &NodeDevices,
     ) -> Result<DevicesChanged, Box<NoDevices>> {
-        let allocations = allocate(&needs.unallocated, devices, &node.name, &node.labels)?;
+        let wanted = needs.on(&node.extended);
+        let allocations = allocate(&wanted, devices, &node.name, &node.labels)?;
         let mut changed = DevicesChanged::default();
-        for (name, mut allocation) in claims.iter().zip(allocations) {
-            let Some(claim) = self.claims.get(name) else {
-                continue;
+        for (at, mut allocation) in allocations.into_iter().enumerate() {
+            let made = claims.get(at).is_none().then(|| wanted[at].clone());
+            let name = claims.get(at).cloned().unwrap_or_else(|| extended_claim(pod));
+            let (uid, version) = match (self.claims.get(&name), &made) {
+                (Some(claim), None) => (claim.uid.clone(), claim.version),
+                (None, None) => continue,
+                (_, Some(_)) => ("".into(), 0),
             };
+            let owner = if made.is_some() { &pod.uid } else { &uid };
             for (at, device) in allocation.devices.iter_mut().enumerate() {
                 if let Some(share) = &mut device.share {
-                    *share = share_id(&claim.uid, claim.version, at);
+                    *share = share_id(owner, version, at);
                 }
             }
-            let (uid, allocation) = (claim.uid.clone(), Arc::new(allocation));
-            let promise = Promise { uid, pod: pod.clone(), allocation, state: PromiseState::Open };
+            let (allocation, state) = (Arc::new(allocation), PromiseState::Open);
+            let promise = Promise { uid, pod: pod.uid.clone(), allocation, state, made };
             self.promises.insert(name.clone(), promise);
-            self.promised_for.entry(pod.clone()).or_default().insert(name.clone());
+            self.promised_for.entry(pod.uid.clone()).or_default().insert(name.clone());
             changed.nodes.merge(self.claim_changed(name.clone()).nodes);
-            changed.claims.insert(name.clone());
+            changed.claims.insert(name);
         }
         Ok(changed)
     }
@@ -303,7 +416,7 @@ impl Devices {
     /// Returns what to write into the claims of a pod before it is bound: what it was promised, and that it uses its other
     /// claims.
     pub fn updates(&self, pod: &Pod) -> Arc<[ClaimUpdate]> {
-        let Some(names) = Devices::names_of(pod) else {
+        let Some(names) = self.names_of(pod) else {
             return Arc::default();
         };
         let user = || ClaimUser {
@@ -313,16 +426,20 @@ impl Devices {
             uid: pod.uid.clone(),
         };
         let updates = names.iter().filter_map(|name| {
+            let promise = self.promises.get(name).filter(|promise| promise.pod == pod.uid);
+            if let Some((promise, spec)) = promise.and_then(|promise| Some((promise, promise.made.as_ref()?)))
+            {
+                return Some(self.made(pod, user(), name, promise, spec));
+            }
             let claim = self.claims.get(name)?;
             let is_reserved = claim.reserved.iter().any(|user| user.uid == pod.uid);
             let mut known = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
             if is_reserved && known.all(|device| device.binding_conditions.is_empty()) {
                 return None;
             }
-            let promise = self.promises.get(name).filter(|promise| promise.pod == pod.uid);
             let allocation = promise.filter(|_| claim.allocation.is_none()).map(|promise| NewAllocation {
                 allocation: promise.allocation.clone(),
-                config: self.config(claim, &promise.allocation),
+                config: self.config(&claim.spec, &claim.config, &promise.allocation),
             });
             Some(ClaimUpdate {
                 claim: name.clone(),
@@ -332,16 +449,49 @@ impl Devices {
                 reserved: claim.reserved.iter().cloned().chain((!is_reserved).then(user)).collect(),
                 held: claim.allocation.clone(),
                 allocation,
+                new: None,
             })
         });
         updates.collect()
+    }
+
+    /// Returns the claim to create for the pod's extended resources.
+    fn made(
+        &self,
+        pod: &Pod,
+        user: ClaimUser,
+        name: &ClaimName,
+        promise: &Promise,
+        spec: &DeviceRequests,
+    ) -> ClaimUpdate {
+        let is_made =
+            |served: &&ContainerRequest| spec.requests.iter().any(|made| made.name == served.request);
+        let resources = pod.extended.iter().flat_map(|extended| &extended.resources);
+        let containers = resources.flat_map(|resource| {
+            let served = resource.containers.iter().filter(is_made);
+            served.map(|served| (resource.name.clone(), served.clone()))
+        });
+        let requests = spec.requests.iter().filter_map(NewRequest::of);
+        let allocation = promise.allocation.clone();
+        let config = self.config(spec, &[], &allocation);
+        ClaimUpdate {
+            claim: name.clone(),
+            uid: promise.uid.clone(),
+            version: 0,
+            finalizers: [].into(),
+            reserved: [user].into(),
+            held: None,
+            allocation: Some(NewAllocation { allocation, config }),
+            new: Some(NewClaim { requests: requests.collect(), containers: containers.collect() }),
+        }
     }
 
     /// Returns the configuration for the drivers of these devices: that of each class, then that of the claim (upstream:
     /// `Allocate`).
     fn config(
         &self,
-        claim: &ResourceClaim,
+        spec: &DeviceRequests,
+        own: &[DeviceConfig],
         allocation: &ClaimAllocation,
     ) -> Box<[(ConfigSource, DeviceConfig)]> {
         let served = |request: &DeviceRequest| {
@@ -351,8 +501,7 @@ impl Devices {
             let (name, alternative) = named.find(is_served)?;
             Some((request.name.clone(), name, alternative.class.clone()))
         };
-        let served: Vec<(Arc<str>, Arc<str>, Arc<str>)> =
-            claim.spec.requests.iter().filter_map(served).collect();
+        let served: Vec<(Arc<str>, Arc<str>, Arc<str>)> = spec.requests.iter().filter_map(served).collect();
         let mut config = Vec::new();
         let mut classes = BTreeSet::new();
         for (_, _, class) in &served {
@@ -372,7 +521,7 @@ impl Devices {
                     entry.requests.contains(request) || entry.requests.contains(name)
                 })
         };
-        config.extend(claim.config.iter().filter(concerns).map(|entry| (ConfigSource::Claim, entry.clone())));
+        config.extend(own.iter().filter(concerns).map(|entry| (ConfigSource::Claim, entry.clone())));
         config.into()
     }
 
@@ -461,7 +610,15 @@ impl Devices {
     /// A driver has given up, or the claim has changed; in upstream's words.
     pub fn progress(&self, updates: &[ClaimUpdate], versions: &[u64]) -> Result<bool, String> {
         for (update, version) in updates.iter().zip(versions) {
-            let Some(claim) = self.claims.get(&update.claim).filter(|claim| claim.uid == update.uid) else {
+            let is_right = |claim: &&ResourceClaim| update.new.is_some() || claim.uid == update.uid;
+            let Some(claim) = self.claims.get(&update.claim).filter(is_right) else {
+                // It has just been made, and the watch has not shown it yet.
+                if self.promises.get(&update.claim).is_some_and(|promise| promise.made.is_some()) {
+                    match update.allocation.as_ref().is_some_and(NewAllocation::is_to_be_prepared) {
+                        true => return Ok(false),
+                        false => continue,
+                    }
+                }
                 return Err(format!("resourceclaim {:?} not found", update.claim.name));
             };
             let written = update.allocation.as_ref().map(|new| &new.allocation);
@@ -493,6 +650,27 @@ impl Devices {
         }
         Ok(true)
     }
+}
+
+impl Promise {
+    /// Whether this is the claim that was made for the promise, now that its uid is known.
+    fn is_made_for(&self, claim: &ResourceClaim) -> bool {
+        self.made.is_some() && self.uid.is_empty() && claim.owner.as_ref() == Some(&self.pod)
+    }
+}
+
+/// Returns the name of the claim that is made for the pod's extended resources: the same in each attempt, so that no pod has two.
+fn extended_claim(pod: &Pod) -> ClaimName {
+    const INFIX: &str = "-extended-resources-";
+    /// Of the name of an object.
+    const LENGTH_MAX: usize = 253;
+    let most = LENGTH_MAX.saturating_sub(INFIX.len() + pod.uid.len());
+    let name: String = pod.name.chars().take(most).collect();
+    in_namespace_of(pod, &format!("{}{INFIX}{}", name.trim_end_matches(['-', '.']), pod.uid))
+}
+
+fn in_namespace_of(pod: &Pod, name: &str) -> ClaimName {
+    ClaimName { namespace: pod.namespace.clone(), name: name.into() }
 }
 
 fn name_of(pod: &Pod, source: &DeviceClaimSource) -> Option<ClaimName> {

@@ -261,7 +261,7 @@ impl ObjectStores {
     /// Returns the pod's usage of its node and what other pods there read of it, with the labels of its namespace.
     pub fn holding(&mut self, pod: &Pod) -> Holding {
         let volumes = pod.volumes.as_ref().map(|volumes| Arc::new(self.volumes.held(pod, volumes)));
-        let devices = Devices::names_of(pod);
+        let devices = self.devices.names_of(pod);
         let peer = self.peer(&pod.peer);
         let quota = self.quotas.find(&peer.identity).cloned();
         Holding { usage: pod.usage.clone(), peer, volumes, devices, priority: pod.priority, quota }
@@ -294,7 +294,7 @@ impl ObjectStores {
     ) -> Arc<PodSpec> {
         let spec = self.spreading.effective_spec(spec, pod);
         let volumes = pod.volumes.as_ref().map(|volumes| self.volumes.resolve(pod, volumes, used).needs);
-        let devices = (!pod.devices.is_empty()).then(|| self.devices.resolve(pod).needs);
+        let devices = self.devices.needs(pod);
         if volumes.is_none() && devices.is_none() {
             return spec;
         }

@@ -10,11 +10,11 @@ use crate::inventory::Row;
 use berth_devices::{Fit, NodeDevices, allocate, fit};
 use berth_model::DeviceNeeds;
 
-/// Returns how the node serves the claims: 0 is best, below [`resources_fit::STEPS`].
+/// Returns how the node serves the claims: 0 is best, below [`resources_fit::STEPS`]. `None`: it needs no devices for them.
 ///
 /// # Errors
 /// Why it does not.
-pub fn answer(needs: &DeviceNeeds, row: &Row) -> Result<u16, Reasons> {
+pub fn answer(needs: &DeviceNeeds, row: &Row) -> Result<Option<u16>, Reasons> {
     if needs.refusal.is_some() {
         return Err(Reasons::DEVICES_REFUSED);
     }
@@ -24,13 +24,14 @@ pub fn answer(needs: &DeviceNeeds, row: &Row) -> Result<u16, Reasons> {
     if !needs.allocated.iter().all(|terms| terms.iter().any(|term| term.matches(&node.name, &node.labels))) {
         return Err(Reasons::DEVICES_NOT_REACHED);
     }
-    if needs.unallocated.is_empty() {
-        return Ok(0);
+    let wanted = needs.on(&node.extended);
+    if wanted.is_empty() {
+        return Ok(None);
     }
     let nothing = NodeDevices::default();
     let devices = row.devices.as_deref().unwrap_or(&nothing);
-    match fit(&needs.unallocated, devices, &node.name, &node.labels) {
-        Ok(fit) => Ok(step(&fit)),
+    match fit(&wanted, devices, &node.name, &node.labels) {
+        Ok(fit) => Ok(Some(step(&fit))),
         Err(_) => Err(Reasons::NO_DEVICES),
     }
 }
@@ -40,17 +41,18 @@ pub fn device_shortage(class: &Class, row: &Row) -> Option<String> {
     let (needs, node) = (class.spec.devices.as_ref()?, row.node.as_ref()?);
     let nothing = NodeDevices::default();
     let devices = row.devices.as_deref().unwrap_or(&nothing);
-    let why = allocate(&needs.unallocated, devices, &node.name, &node.labels).err()?;
+    let why = allocate(&needs.on(&node.extended), devices, &node.name, &node.labels).err()?;
     Some(why.to_string())
 }
 
 /// Takes devices for a pod of this class, as far as there are any, from the row: for plans with several pods.
 pub fn take_devices(class: &Class, row: &mut Row) {
-    let Some(needs) = class.spec.devices.as_ref().filter(|needs| !needs.unallocated.is_empty()) else {
+    let (Some(needs), Some(node), Some(devices)) = (&class.spec.devices, &row.node, &row.devices) else {
         return;
     };
-    if let (Some(node), Some(devices)) = (&row.node, &row.devices)
-        && let Ok(given) = allocate(&needs.unallocated, devices, &node.name, &node.labels)
+    let wanted = needs.on(&node.extended);
+    if !wanted.is_empty()
+        && let Ok(given) = allocate(&wanted, devices, &node.name, &node.labels)
     {
         row.devices = Some(devices.without(&given).into());
     }

@@ -160,7 +160,7 @@ pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
     }
     let devices = match class.spec.devices.as_ref().map(|needs| dynamic_resources::answer(needs, row)) {
         None => None,
-        Some(Ok(step)) => Some(step),
+        Some(Ok(step)) => step,
         Some(Err(reasons)) => return Key::invalid(reasons),
     };
     let shares = resources_fit::RequestedShares::after(usage, row);

@@ -35,9 +35,8 @@ pub fn shortage(usage: &Usage, row: &Row) -> u16 {
         of(wanted.ephemeral_storage, taken.ephemeral_storage, all.ephemeral_storage),
         of(1, taken.pods, all.pods),
     ];
-    let offered = row.node.as_ref().map(|node| &node.extended);
     let extended = usage.extended.iter().map(|(name, wanted)| {
-        of(wanted, row.extended_requested(name), offered.map_or(0, |offered| offered.get(name)))
+        row.extended_allocatable(name).map_or(0.0, |all| of(wanted, row.extended_requested(name), all))
     });
     // The cast saturates.
     (fixed.into_iter().chain(extended).fold(0.0, f64::max) * 1000.0) as u16
@@ -70,10 +69,8 @@ fn missing(
         all.ephemeral_storage,
         Reasons::EPHEMERAL_STORAGE,
     );
-    if !usage.extended.is_empty() {
-        let node = row.node.as_ref().map(|node| &node.extended);
-        for (at, (name, wanted)) in usage.extended.iter().enumerate() {
-            let all = node.map_or(0, |extended| extended.get(name));
+    for (at, (name, wanted)) in usage.extended.iter().enumerate() {
+        if let Some(all) = row.extended_allocatable(name) {
             check(wanted, taken_extended(name), all, Reasons::extended(at.min(MAX_EXTENDED - 1)));
         }
     }

@@ -26,6 +26,9 @@ use berth_model::{ClaimName, Holding, VolumeNeeds};
 /// Interval at which all pods waiting for claims are checked: the node may be deleted, or the deadline passed.
 const CHECK_ALL_EVERY: Duration = Duration::from_secs(1);
 
+/// Interval at which a claim that is left behind is deleted, until it is gone.
+const REMOVE_EVERY: Duration = Duration::from_secs(5);
+
 /// Upstream's plugins, in its error messages.
 const VOLUMES: &str = "VolumeBinding";
 const DEVICES: &str = "DynamicResources";
@@ -39,6 +42,8 @@ pub(super) struct Claims {
     device_users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
     /// By uid: pods with a node that wait for their claims.
     claiming: BTreeMap<Arc<str>, Claiming>,
+    /// By uid: when to delete what an earlier attempt to place the pod has left behind.
+    left_behind: BTreeMap<Arc<str>, Duration>,
     /// Pods whose claims changed.
     due: BTreeSet<Arc<str>>,
     all_due: Duration,
@@ -152,6 +157,11 @@ impl Claims {
                 false => stale.mark_pod(&uid),
             }
         }
+    }
+
+    /// Records that an earlier attempt to place the pod has left a claim behind.
+    pub(super) fn left_behind(&mut self, uid: &Arc<str>) {
+        self.left_behind.entry(uid.clone()).or_default();
     }
 
     /// Takes the pods to check: those marked, and periodically all.
@@ -268,15 +278,20 @@ impl Scheduler {
     /// Promises devices of this node, which the pod has in the ledger, to its claims. Returns whether there are enough.
     pub(super) fn promise_devices(&mut self, uid: &Arc<str>, claims: &[ClaimName], node: NodeId) -> bool {
         let Cluster { objects, ledger, waiting, .. } = &mut self.cluster;
-        let needs = waiting.get(uid).and_then(|waiting| waiting.class.spec.devices.as_deref());
-        let Some(needs) = needs.filter(|_| !claims.is_empty()) else {
+        let Some(waiting) = waiting.get(uid) else {
             return true;
         };
         let row = ledger.inventory().row(node);
-        let (Some(node), Some(devices)) = (&row.node, &row.devices) else {
+        let (Some(needs), Some(node)) = (&waiting.class.spec.devices, &row.node) else {
+            return true;
+        };
+        if needs.on(&node.extended).is_empty() {
+            return true;
+        }
+        let Some(devices) = &row.devices else {
             return false;
         };
-        match objects.devices.promise(uid, claims, needs, node, devices) {
+        match objects.devices.promise(&waiting.source, claims, needs, node, devices) {
             Ok(changed) => {
                 self.requeue_for_devices(changed, false);
                 true
@@ -326,6 +341,26 @@ impl Scheduler {
         for uid in self.claims.take_due(now) {
             self.check_claims(&uid, now);
         }
+        self.remove_left_behind(now);
+    }
+
+    /// Deletes the claims that earlier attempts have left behind: those of pods that neither have nor are about to get a node.
+    fn remove_left_behind(&mut self, now: Duration) {
+        let Scheduler { claims, cluster, actions, .. } = self;
+        claims.left_behind.retain(|uid, due| {
+            let waiting = cluster.waiting.get(uid).filter(|waiting| {
+                !matches!(waiting.state, State::Claiming | State::Binding | State::Held | State::Elsewhere)
+            });
+            let Some(removal) = waiting.and_then(|pod| cluster.objects.devices.left_behind(&pod.source))
+            else {
+                return false;
+            };
+            if now >= *due {
+                *due = now + REMOVE_EVERY;
+                actions.push(Action::RemoveClaim(removal));
+            }
+            true
+        });
     }
 
     fn check_claims(&mut self, uid: &Arc<str>, now: Duration) {
@@ -422,6 +457,9 @@ impl Scheduler {
             self.stale.mark_device_users();
         }
         let Cluster { objects, ledger, .. } = &mut self.cluster;
+        if changed.provided {
+            ledger.set_provided(objects.devices.provided());
+        }
         let pools = &objects.devices.pools;
         for node in &changed.nodes.nodes {
             ledger.set_devices(node, pools.on(node), freed);

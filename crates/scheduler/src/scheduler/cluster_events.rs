@@ -419,6 +419,9 @@ impl Scheduler {
             let before = std::mem::replace(&mut known.expected, expected.clone());
             self.cluster.ledger.stop_expecting(namespace, &before);
         }
+        if self.cluster.objects.devices.left_behind(&pod).is_some() {
+            self.claims.left_behind(&pod.uid);
+        }
         let class = self.classify(&pod, &spec, &holding);
         let gang = self.gangs.find(&holding.peer);
         let misplaced =

@@ -66,7 +66,7 @@ impl Mark {
             && match &self.which {
                 Which::All => true,
                 Which::Claimants => pod.volumes.is_some(),
-                Which::DeviceUsers => !pod.devices.is_empty(),
+                Which::DeviceUsers => !pod.devices.is_empty() || pod.extended.is_some(),
                 Which::Owned(name) => pod.owner.as_ref().is_some_and(|owner: &PodOwner| owner.name == *name),
                 Which::Selected(selector) => selector.matches(&waiting.holding.peer.identity),
             }

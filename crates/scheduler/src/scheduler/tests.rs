@@ -38,6 +38,7 @@ struct Bench {
     agents: Vec<Agent>,
     now: Duration,
     binds: Vec<Binding>,
+    removals: Vec<berth_devices::ClaimRemoval>,
     orders: Vec<crate::placement::ClaimOrder>,
     evictions: Vec<Eviction>,
     /// Uid and node.
@@ -77,6 +78,7 @@ impl Bench {
             now: Duration::ZERO,
             binds: Vec::new(),
             orders: Vec::new(),
+            removals: Vec::new(),
             evictions: Vec::new(),
             nominations: Vec::new(),
             told: Vec::new(),
@@ -98,6 +100,7 @@ impl Bench {
             match action {
                 Action::Bind(binding) => self.binds.push(binding),
                 Action::Claim(order) => self.orders.push(order),
+                Action::RemoveClaim(removal) => self.removals.push(removal),
                 Action::Report(PodReport::Scheduled { pod, .. }) => self.scheduled.push(pod.uid.to_string()),
                 Action::Report(PodReport::Failed { pod, reason, message, event, .. }) => {
                     self.told.push((pod.uid.to_string(), reason, message.to_string(), event))

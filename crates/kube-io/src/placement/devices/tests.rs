@@ -166,6 +166,7 @@ fn allocation_of(device: &str) -> Value {
 /// An update that allocates `gpu-0`, of a claim that has another finalizer only.
 fn allocate() -> ClaimUpdate {
     ClaimUpdate {
+        new: None,
         claim: ClaimName { namespace: "ns".into(), name: "c".into() },
         uid: "u".into(),
         version: 7,
@@ -367,4 +368,167 @@ async fn volumes_are_requested_before_devices_are_allocated() {
     };
     let claims = KubeClaims { client: Client::new(tower::service_fn(serve), "default") };
     assert_eq!(claims.write(&order, || true).await, Ok(vec![20, 30]));
+}
+
+mod extended {
+    //! Against an API server with at most one claim, and the pod that it is made for.
+
+    use super::*;
+    use berth_devices::{ClaimRemoval, NewClaim, NewRequest};
+    use berth_model::ContainerRequest;
+
+    /// Answers a create, a read, a patch or a deletion of the claim, and a patch of the pod's status. Of the requests, those at
+    /// `lost` are carried out without an answer.
+    #[derive(Default)]
+    struct Server {
+        claim: Option<Value>,
+        pod_status: Option<Value>,
+        requests: Vec<String>,
+        lost: Vec<usize>,
+    }
+
+    impl Server {
+        fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Option<(u16, Value)> {
+            let what =
+                path.split('/').rev().take(2).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>();
+            self.requests.push(format!("{method} {}", what.join("/")));
+            let body: Value = serde_json::from_slice(body).unwrap_or_default();
+            let answer = match (method, &mut self.claim) {
+                (&Method::PATCH, _) if path.contains("/pods/") => {
+                    self.pod_status = Some(body.clone());
+                    (200, body)
+                }
+                (&Method::POST, Some(_)) => (409, json!({"reason": "AlreadyExists", "message": "exists"})),
+                (&Method::POST, none) => {
+                    let mut claim = body;
+                    claim["metadata"]["uid"] = "made".into();
+                    claim["metadata"]["resourceVersion"] = "5".into();
+                    *none = Some(claim.clone());
+                    (201, claim)
+                }
+                (_, None) => not_found(),
+                (&Method::GET, Some(claim)) => (200, claim.clone()),
+                (_, Some(claim)) if body["preconditions"]["uid"].is_string() => {
+                    let is_same = claim["metadata"]["uid"] == body["preconditions"]["uid"];
+                    if is_same {
+                        self.claim = None;
+                    }
+                    if is_same { (200, json!({})) } else { (409, json!({"message": "UID in precondition"})) }
+                }
+                (_, Some(claim)) => {
+                    if claim["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
+                        return Some((409, json!({"reason": "Conflict", "message": "modified"})));
+                    }
+                    merge(claim, &body);
+                    bump(claim);
+                    (200, claim.clone())
+                }
+            };
+            (!self.lost.contains(&self.requests.len())).then_some(answer)
+        }
+    }
+
+    fn client(server: &Arc<Mutex<Server>>) -> Client {
+        let server = server.clone();
+        let serve = move |request: Request<Body>| {
+            let server = server.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.expect("whole");
+                let answer = server.lock().answer(&parts.method, parts.uri.path(), &body);
+                let (status, answer) = answer.ok_or("connection reset")?;
+                let response = Response::builder().status(StatusCode::from_u16(status).expect("valid"));
+                Ok::<_, &str>(response.body(Body::from(answer.to_string().into_bytes())).expect("valid"))
+            }
+        };
+        Client::new(tower::service_fn(serve), "default")
+    }
+
+    fn update() -> ClaimUpdate {
+        let served = ContainerRequest { container: "main".into(), request: "container-0-request-0".into() };
+        let new = NewClaim {
+            requests: [NewRequest { name: "container-0-request-0".into(), class: "gpu".into(), count: 2 }]
+                .into(),
+            containers: [("example.com/gpu".into(), served)].into(),
+        };
+        ClaimUpdate { new: Some(new), uid: "".into(), version: 0, finalizers: [].into(), ..allocate() }
+    }
+
+    async fn run(server: Server, leads: bool) -> (Result<u64, String>, Server) {
+        let server = Arc::new(Mutex::new(server));
+        let result = write(&client(&server), &update(), "1", || leads).await;
+        let seen = std::mem::take(&mut *server.lock());
+        (result, seen)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_is_created_for_the_pod_allocated_and_named_in_its_status() {
+        let (result, server) = run(Server::default(), true).await;
+        assert_eq!(result, Ok(6));
+        assert_eq!(server.requests, ["POST ns/resourceclaims", "PATCH c/status", "PATCH p/status"]);
+        let claim = server.claim.expect("created");
+        assert_eq!(
+            claim["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"],
+            "true"
+        );
+        assert_eq!(claim["metadata"]["ownerReferences"][0]["uid"], "1");
+        let request = json!({
+            "name": "container-0-request-0",
+            "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2},
+        });
+        assert_eq!(claim["spec"]["devices"]["requests"], json!([request]));
+        assert!(claim["status"]["allocation"].is_object());
+        let mapping = json!({
+            "containerName": "main", "resourceName": "example.com/gpu", "requestName": "container-0-request-0",
+        });
+        let status = json!({"resourceClaimName": "c", "requestMappings": [mapping]});
+        let expected = json!({"metadata": {"uid": "1"}, "status": {"extendedResourceClaimStatus": status}});
+        assert_eq!(server.pod_status, Some(expected));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_lost_answer_is_found_to_have_been_carried_out() {
+        for lost in 1..=3 {
+            let (result, server) = run(Server { lost: vec![lost], ..Server::default() }, true).await;
+            assert!(result.is_ok() && server.pod_status.is_some(), "{lost}: {result:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_of_that_name_that_was_made_for_something_else_is_left_alone() {
+        let theirs =
+            json!({"metadata": {"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": "5"}});
+        let (result, server) = run(Server { claim: Some(theirs.clone()), ..Server::default() }, true).await;
+        assert!(result.is_err_and(|why| why.contains("exists already")));
+        assert_eq!(server.claim, Some(theirs));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_leadership_no_claim_is_created() {
+        let (result, server) = run(Server::default(), false).await;
+        assert!(result.is_err_and(|why| why.contains("leadership")) && server.requests.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_was_left_behind_is_deleted_without_its_finalizer_unless_it_has_changed() {
+        let left = json!({
+            "metadata": {"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": "5", "finalizers": ["f"]},
+        });
+        let claim = ClaimName { namespace: "ns".into(), name: "c".into() };
+        let removal = ClaimRemoval { claim, uid: "u".into(), version: 5, finalizers: [].into() };
+        let remove = async |removal: &ClaimRemoval, server: Server| {
+            let server = Arc::new(Mutex::new(server));
+            let result = super::super::extended::remove(&client(&server), removal, || true).await;
+            let seen = std::mem::take(&mut *server.lock());
+            (result, seen)
+        };
+        let there = || Server { claim: Some(left.clone()), ..Server::default() };
+        let (result, server) = remove(&removal, there()).await;
+        assert_eq!((result, server.claim), (Ok(()), None));
+        assert_eq!(server.requests, ["PATCH resourceclaims/c", "DELETE resourceclaims/c"]);
+        let (result, server) = remove(&ClaimRemoval { version: 4, ..removal.clone() }, there()).await;
+        assert!(result.is_err() && server.claim == Some(left.clone()));
+        let (result, server) = remove(&removal, Server::default()).await;
+        assert_eq!((result, server.requests.len()), (Ok(()), 1), "it is gone already");
+    }
 }

@@ -1,5 +1,7 @@
 //! Pods with resource claims: promises of devices, their writes, and what becomes of them.
 
+mod extended;
+
 use super::gangs::{allocation, member};
 use super::*;
 use crate::objects::ObjectKind;
