@@ -7,11 +7,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use berth_devices::{Device, DevicePools, DeviceTraits, PoolId, Reach, ResourceSlice};
 use berth_kube_io::Interner;
 use berth_model::{
-    Amounts, Effect, Holding, Identity, LabelSelector, Labels, Node, NodeAffinity, NodeSelectorTerm,
-    Operator, Peer, Pod, PodAffinity, PodSelector, PodSpec, PodTerm, PreferredTerm, Requirement, Spread,
-    SpreadConstraint, Taint, Usage, WeightedPodTerm,
+    Amounts, DeviceAlternative, DeviceNeeds, DeviceRequest, DeviceRequests, Effect, Holding, Identity,
+    LabelSelector, Labels, Node, NodeAffinity, NodeSelectorTerm, Operator, Peer, Pod, PodAffinity,
+    PodSelector, PodSpec, PodTerm, PreferredTerm, Requirement, Shared, Spread, SpreadConstraint, Taint,
+    Usage, WeightedPodTerm,
 };
 use berth_rightsizing::correlate::{CorrelatedResource, CorrelationSettings, Correlations, Window};
 use berth_scheduler::agent::{Agent, AgentChoice, AgentConfig, CacheLimits, Rng};
@@ -41,6 +43,7 @@ fn main() {
         bench.hits(repeat);
         bench.misses(if quick { 5 } else { 31 });
         bench.memory();
+        bench.claims(repeat);
         selectors(nodes, repeat);
         hopeless(nodes, if quick { 5 } else { 31 });
         for classes in [1, 10] {
@@ -176,6 +179,21 @@ fn plain(cpu_milli: i64) -> PodSpec {
     PodSpec { usage: usage(cpu_milli, GIB / 4), containers: 1, ..PodSpec::default() }
 }
 
+/// Returns a pod with a resource claim for one device.
+fn claiming(cpu_milli: i64) -> PodSpec {
+    let selector = "device.driver == \"gpu.example.com\"".into();
+    let alternative = DeviceAlternative {
+        class: "gpu".into(),
+        selectors: [selector].into(),
+        count: Some(1),
+        ..DeviceAlternative::default()
+    };
+    let request = DeviceRequest { name: "gpu".into(), alternatives: [alternative].into() };
+    let claim = DeviceRequests { requests: [request].into(), constraints: [].into() };
+    let needs = DeviceNeeds { unallocated: [Shared::new(claim)].into(), ..DeviceNeeds::default() };
+    PodSpec { devices: Some(needs.into()), ..plain(cpu_milli) }
+}
+
 /// Returns a pod that requires two of the three zones, and prefers fast disks and nodes of another team.
 fn choosy(cpu_milli: i64) -> PodSpec {
     let term = |key: &str, operator| NodeSelectorTerm {
@@ -280,6 +298,45 @@ impl Bench {
         let class = self.class(choosy(100));
         let times = self.hit(&class, 1, repeat);
         self.report_us("hit, 1 changed: same, class with node affinity", None, times);
+    }
+
+    /// Measures hits of a class with a resource claim, compared with one without.
+    fn claims(&mut self, repeat: usize) {
+        self.add_devices();
+        let plain = self.class(plain(100));
+        let mut without = self.hit(&plain, 1, repeat);
+        let class = self.class(claiming(100));
+        let times = self.hit(&class, 1, repeat);
+        let most = 3.0 * quantile(&mut without, 0.5) / 1e3;
+        self.report_us("hit, 1 changed: same, class with a resource claim", Some(most), times);
+    }
+
+    /// Gives each node 8 devices.
+    fn add_devices(&mut self) {
+        let mut pools = DevicePools::default();
+        for at in 0..self.nodes {
+            let name: Arc<str> = format!("node-{at}").into();
+            let device = |at: usize| Device {
+                name: format!("gpu-{at}").into(),
+                traits: DeviceTraits::default(),
+                reach: None,
+                binds_to_node: false,
+                taints: [].into(),
+                consumes: Default::default(),
+                binding_conditions: [].into(),
+                binding_failure_conditions: [].into(),
+            };
+            pools.apply_slice(Arc::new(ResourceSlice {
+                name: format!("slice-{at}").into(),
+                pool: PoolId { driver: "gpu.example.com".into(), name: name.clone() },
+                generation: 1,
+                slices_of_pool: 1,
+                reach: Reach::Node(name.clone()),
+                devices: (0..8).map(device).collect(),
+                counters: Default::default(),
+            }));
+            self.ledger.set_devices(&name, pools.on(&name), true);
+        }
     }
 
     fn hit(&mut self, class: &Arc<Class>, changed: usize, repeat: usize) -> Vec<Duration> {

@@ -15,6 +15,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -30,7 +31,8 @@ use crate::audit;
 use crate::lived_in;
 use crate::workload::Size;
 use crate::workload::{
-    NODE_MEMORY_MIB, NODE_MILLI_CPU, NODE_PODS, Workload, index_in, is_bystander, priority_class,
+    NODE_MEMORY_MIB, NODE_MILLI_CPU, NODE_PODS, Workload, device_class, index_in, is_bystander,
+    priority_class,
 };
 
 const CREATIONS_IN_FLIGHT: usize = 48;
@@ -80,6 +82,13 @@ impl Cluster {
                 install(&client, berth_crds::crds()).await?;
                 create::<Allocation>(&Api::default_namespaced(client.clone()), gangs, progress).await?;
             }
+        }
+        if workload.devices > 0 {
+            progress.set_message("creating devices");
+            let class = std::iter::once(device_class());
+            create::<DeviceClass>(&Api::all(client.clone()), class, progress).await?;
+            let slices = workload.slices(size.nodes);
+            create::<ResourceSlice>(&Api::all(client.clone()), slices, progress).await?;
         }
         if workload.lived_in {
             progress.set_message("creating namespaces, controllers and Services");
@@ -167,6 +176,32 @@ impl Cluster {
             self.workload.are_mates_content(&pods),
             "pods violate their affinity, anti-affinity or spread"
         );
+        self.check_devices(&pods).await
+    }
+
+    /// Each of the pods, whose number on each node this is, has a device of its node that no other has.
+    async fn check_devices(&self, pods: &[usize]) -> Result<()> {
+        if self.workload.devices == 0 {
+            return Ok(());
+        }
+        let claims = Api::<ResourceClaim>::all(self.client.clone()).list(&ListParams::default()).await?;
+        let mut given = vec![HashSet::new(); self.size.nodes];
+        for claim in &claims {
+            let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
+            let results = allocation.and_then(|it| it.devices.as_ref()?.results.as_ref());
+            for result in results.into_iter().flatten() {
+                let node =
+                    index_in(&result.pool).with_context(|| format!("an unknown pool: {}", result.pool))?;
+                ensure!(
+                    given[node].insert(&result.device),
+                    "{} of {} was given twice",
+                    result.device,
+                    result.pool
+                );
+            }
+        }
+        let all_served = given.iter().map(HashSet::len).eq(pods.iter().copied());
+        ensure!(all_served, "a pod has no device of its node");
         Ok(())
     }
 }

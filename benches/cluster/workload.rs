@@ -34,6 +34,8 @@ pub struct Workload {
     pub pod_groups: bool,
     /// Every node is full of a pod of lower priority, which must be evicted for each of the pods.
     pub preempts: bool,
+    /// Devices that a driver has published for each node; each pod requests one, by the extended resource of their class.
+    pub devices: usize,
     /// Pods, controllers, Services and bystanders as in [`crate::lived_in`].
     pub lived_in: bool,
 }
@@ -74,6 +76,7 @@ const PLAIN: Workload = Workload {
     gang: 0,
     pod_groups: false,
     preempts: false,
+    devices: 0,
     lived_in: false,
 };
 
@@ -145,6 +148,12 @@ pub const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "extended-resource",
+        about: "one class; each pod requests one of 8 devices of each node, as an extended resource that DRA provides",
+        devices: 8,
+        ..PLAIN
+    },
+    Workload {
         name: "lived-in",
         about: "500 workloads in 50 namespaces with controllers and Services (default spreading applies), three tenths of \
                 them with pod anti-affinity, a tenth with soft zone spread, a tenth StatefulSets; a CoreDNS; 25 pods/s of \
@@ -162,6 +171,10 @@ const TAINT_KEY: &str = "dedicated";
 pub const NODE_MILLI_CPU: usize = 4_000;
 pub const NODE_MEMORY_MIB: usize = 32 << 10;
 pub const NODE_PODS: usize = 110;
+
+const DRIVER: &str = "gpu.example.com";
+/// The extended resource that the devices of the class provide.
+const DEVICE: &str = "example.com/gpu";
 
 /// Larger than any node.
 const HOPELESS_MILLI_CPU: usize = 5_000;
@@ -248,9 +261,13 @@ impl Workload {
             "cpu": format!("{}m", pod.milli_cpu),
             "memory": format!("{}Mi", pod.memory_mib),
         });
+        let mut resources = json!({"requests": requests});
+        if self.devices > 0 {
+            resources["limits"] = json!({DEVICE: "1"});
+        }
         let mut spec = json!({
             "schedulerName": scheduler,
-            "containers": [{"name": "main", "image": "pause", "resources": {"requests": requests}}],
+            "containers": [{"name": "main", "image": "pause", "resources": resources}],
         });
         if self.preempts {
             spec["priorityClassName"] = json!(PRIORITY_CLASS);
@@ -306,6 +323,19 @@ impl Workload {
                 ("berth.dev/v1alpha1", "Allocation", spec)
             };
             json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": spec})
+        })
+    }
+
+    /// Returns the devices of each node.
+    pub fn slices(&self, nodes: usize) -> impl ExactSizeIterator<Item = Value> {
+        let devices: Vec<_> = (0..self.devices).map(|at| json!({"name": format!("gpu-{at}")})).collect();
+        (0..if self.devices > 0 { nodes } else { 0 }).map(move |index| {
+            let node = node_name(index);
+            let pool = json!({"name": node, "generation": 1, "resourceSliceCount": 1});
+            json!({
+                "metadata": {"name": format!("gpus-of-{node}")},
+                "spec": {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices},
+            })
         })
     }
 
@@ -404,6 +434,15 @@ pub fn is_bystander(name: &str) -> bool {
 /// Returns the priority class of the pods that preempt.
 pub fn priority_class() -> Value {
     json!({"metadata": {"name": PRIORITY_CLASS}, "value": PRIORITY})
+}
+
+/// Returns the class of the devices of [`Workload::slices`].
+pub fn device_class() -> Value {
+    let expression = format!("device.driver == '{DRIVER}'");
+    json!({
+        "metadata": {"name": "gpu"},
+        "spec": {"extendedResourceName": DEVICE, "selectors": [{"cel": {"expression": expression}}]},
+    })
 }
 
 /// Returns the index in the name of a pod or node of the workload.

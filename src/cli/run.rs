@@ -31,7 +31,7 @@ use berth_config::{Config, FailurePolicy, NAMESPACE_FILE};
 use berth_controllers::leadership::{self, Leadership};
 use berth_controllers::tasks::{Tasks, ended, host_name};
 use berth_controllers::{recommender, scaler};
-use berth_devices::ClaimRemoval;
+use berth_devices::ClaimRelease;
 use berth_kube_io::certificates::{FOLLOW_EVERY, Rotation};
 use berth_kube_io::client::without_retries;
 use berth_kube_io::placement::{BindCounters, KubeClaims, KubeStore, drive};
@@ -156,7 +156,7 @@ async fn cluster_config(kubeconfig: Option<&Path>) -> Result<kube::Config> {
 /// Writes to the claims of a pod.
 enum ClaimWork {
     Write(ClaimOrder),
-    Remove(ClaimRemoval),
+    Release(ClaimRelease),
 }
 
 /// Sink of the engine's decisions.
@@ -182,8 +182,8 @@ impl Outlet for ToCluster {
         self.claims.send(ClaimWork::Write(order));
     }
 
-    fn remove_claim(&self, removal: ClaimRemoval) {
-        self.claims.send(ClaimWork::Remove(removal));
+    fn release_claim(&self, release: ClaimRelease) {
+        self.claims.send(ClaimWork::Release(release));
     }
 
     fn evict(&self, eviction: Eviction, term: u64) {
@@ -653,7 +653,7 @@ async fn carry_out_binds(
     }
 }
 
-/// Writes and removes claims, for at most [`CLAIMS_IN_FLIGHT`] pods at a time. `leads` is called before each request.
+/// Writes and releases claims, for at most [`CLAIMS_IN_FLIGHT`] pods at a time. `leads` is called before each request.
 async fn carry_out_claims(
     engine: Engine,
     claims: KubeClaims,
@@ -673,9 +673,9 @@ async fn carry_out_claims(
                     tracing::debug!(pod = %order.uid, node = %order.node, ?written, "claims");
                     engine.claims_written(&order, written);
                 }
-                ClaimWork::Remove(removal) => {
-                    let removed = claims.remove(&removal, leads).await;
-                    tracing::debug!(claim = ?removal.claim, ?removed, "a claim that was left behind");
+                ClaimWork::Release(release) => {
+                    let released = claims.release(&release, leads).await;
+                    tracing::debug!(claim = ?release.claim, ?released, "devices that were left behind");
                 }
             }
             drop(slot);

@@ -151,13 +151,14 @@ impl NewRequest {
     }
 }
 
-/// A claim to delete, after its finalizers are set to these.
+/// A claim whose devices are to be freed, unless it has changed: an earlier attempt to place its pod has allocated them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClaimRemoval {
+pub struct ClaimRelease {
     pub claim: ClaimName,
     pub uid: Arc<str>,
     pub version: u64,
-    pub finalizers: Box<[Arc<str>]>,
+    /// `Some`: the claim is deleted, after its finalizers are set to these. `None`: it only loses its devices and its users.
+    pub delete: Option<Box<[Arc<str>]>>,
 }
 
 /// An allocation to be written.

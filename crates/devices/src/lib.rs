@@ -15,7 +15,7 @@ pub use allocate::{
 };
 
 pub use claim::{
-    AllocatedDevice, CLAIM_FINALIZER, CLAIM_USERS_MAX, ClaimAllocation, ClaimRemoval, ClaimUpdate, ClaimUser,
+    AllocatedDevice, CLAIM_FINALIZER, CLAIM_USERS_MAX, ClaimAllocation, ClaimRelease, ClaimUpdate, ClaimUser,
     ConfigSource, DeviceClass, DeviceConditions, DeviceConfig, NewAllocation, NewClaim, NewRequest,
     ResourceClaim,
 };

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use berth_devices::ClaimRemoval;
+use berth_devices::ClaimRelease;
 use berth_model::{Amounts, Identity, Node, Peer, Pod, PodRef, PodReport, PodSpec, Usage};
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
 use berth_scheduler::dispatch::Estimator;
@@ -128,7 +128,7 @@ impl Outlet for ToStore {
         let _ = self.0.send((binding, Instant::now()));
     }
     fn claim(&self, _: ClaimOrder) {}
-    fn remove_claim(&self, _: ClaimRemoval) {}
+    fn release_claim(&self, _: ClaimRelease) {}
     fn evict(&self, _: Eviction, _: u64) {}
     fn nominate(&self, _: PodRef, _: Option<Arc<str>>, _: u64) {}
     fn report(&self, _: PodReport) {}

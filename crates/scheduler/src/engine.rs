@@ -41,7 +41,7 @@ use crate::quota::QuotaReport;
 use crate::scheduler::{
     Action, Eviction, LatencySample, Scheduler, SchedulerConfig, Settled, Task, TaskResult,
 };
-use berth_devices::ClaimRemoval;
+use berth_devices::ClaimRelease;
 use berth_model::{PodRef, PodReport};
 
 /// Sink for decisions. Called from agent threads and from every caller of an [`Engine`]; must not block.
@@ -51,8 +51,8 @@ pub trait Outlet: Send + Sync + 'static {
     fn bind(&self, binding: Binding, term: u64);
     /// Writes these claims and reports the result to [`Engine::claims_written`].
     fn claim(&self, order: ClaimOrder);
-    /// Deletes this claim, if it is still the same.
-    fn remove_claim(&self, removal: ClaimRemoval);
+    /// Frees the devices of this claim, if it is still the same.
+    fn release_claim(&self, release: ClaimRelease);
     /// Evicts this pod, as decided in this leadership term, and reports the result to [`Engine::eviction_finished`].
     fn evict(&self, eviction: Eviction, term: u64);
     /// Writes the pod's nominated node to its status, as decided in this leadership term.
@@ -222,7 +222,7 @@ impl Shared {
             match action {
                 Action::Bind(binding) => self.outlet.bind(binding, term),
                 Action::Claim(order) => self.outlet.claim(order),
-                Action::RemoveClaim(removal) => self.outlet.remove_claim(removal),
+                Action::ReleaseClaim(release) => self.outlet.release_claim(release),
                 Action::Evict(eviction) => self.outlet.evict(*eviction, term),
                 Action::Nominate { pod, node } => self.outlet.nominate(pod, node, term),
                 Action::Report(report) => self.outlet.report(report),
@@ -432,6 +432,25 @@ mod tests {
             spec: Ok(Arc::new(spec)),
             ..Pod::default()
         }
+    }
+
+    #[test]
+    fn a_thread_that_ends_is_noticed_and_named_if_it_panicked() {
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let panicking = move || {
+            let _ = wait.recv();
+            panic!("on purpose");
+        };
+        let thread = std::thread::Builder::new().name("agent-7".into()).spawn(panicking).expect("it starts");
+        let threads = AgentThreads(vec![thread]);
+        assert!(!threads.any_ended());
+        drop(go);
+        let began = Instant::now();
+        while !threads.any_ended() {
+            assert!(began.elapsed() < Duration::from_secs(60), "its end is not noticed");
+            std::thread::yield_now();
+        }
+        assert_eq!(threads.join(), Err(vec!["agent-7".to_owned()]));
     }
 
     #[test]

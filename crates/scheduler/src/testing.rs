@@ -11,7 +11,7 @@ use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
 use crate::quota::QuotaReport;
 use crate::scheduler::{Eviction, LatencySample, SchedulerConfig};
-use berth_devices::ClaimRemoval;
+use berth_devices::ClaimRelease;
 use berth_model::{PodRef, PodReport};
 
 pub(crate) struct Nowhere;
@@ -19,7 +19,7 @@ pub(crate) struct Nowhere;
 impl Outlet for Nowhere {
     fn bind(&self, _: Binding, _: u64) {}
     fn claim(&self, _: ClaimOrder) {}
-    fn remove_claim(&self, _: ClaimRemoval) {}
+    fn release_claim(&self, _: ClaimRelease) {}
     fn evict(&self, _: Eviction, _: u64) {}
     fn nominate(&self, _: PodRef, _: Option<Arc<str>>, _: u64) {}
     fn report(&self, _: PodReport) {}

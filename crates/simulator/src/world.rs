@@ -297,7 +297,7 @@ impl<'a> World<'a> {
                     | Action::Report(_)
                     | Action::Observe(_)
                     | Action::Claim(_)
-                    | Action::RemoveClaim(_)
+                    | Action::ReleaseClaim(_)
                     | Action::Evict(_)
                     | Action::Nominate { .. }
                     | Action::TellAllocation(_)

@@ -306,3 +306,30 @@ async fn pods_whose_extended_resources_nothing_provides_are_told_so_in_kube_sche
     let differences = compare(&client, &zoo).await;
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_gets_other_devices_where_those_of_its_claim_are_out_of_reach_for_good() {
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    create_nodes(&client, &Nodes { count: 2, ..Nodes::default() }).await;
+    create_class(&client, "gpu", "true").await;
+    for node in ["node-0", "node-1"] {
+        create_slice(&client, node, vec![gpu("gpu-0".to_owned(), "large", "80Gi")]).await;
+    }
+    create_claim(&client, "mine", exactly("gpu", json!({}))).await;
+    let device = json!({"request": "gpu", "driver": DRIVER, "pool": "node-0", "device": "gpu-0"});
+    let name = json!({"key": "metadata.name", "operator": "In", "values": ["node-0"]});
+    let nodes = json!({"nodeSelectorTerms": [{"matchFields": [name]}]});
+    let allocation = json!({"devices": {"results": [device]}, "nodeSelector": nodes});
+    let claims = namespaced::<ResourceClaim>(&client);
+    let status = json!({"status": {"allocation": allocation}});
+    claims.patch_status("mine", &PatchParams::default(), &Patch::Merge(&status)).await.expect("allocated");
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client.clone());
+    nodes.cordon("node-0").await.expect("cordoned");
+
+    let berth = Berth::start(&cluster.kubeconfig(), "");
+    create_users(&client, "user", 1, uses("resourceClaimName", "mine")).await;
+    await_bound(&client, SOON, 1, |pod| node_of(pod) == Some("node-1")).await;
+    assert_eq!(assert_devices(&client).await, 1);
+    berth.await_settled(SOON, 1).await;
+}

@@ -632,7 +632,7 @@ impl Sim {
                     self.after(pause, Event::Evict(who, eviction));
                 }
                 Action::Nominate { pod, node } => self.send_nomination(pod, node),
-                Action::RemoveClaim(_)
+                Action::ReleaseClaim(_)
                 | Action::Observe(_)
                 | Action::TellAllocation(_)
                 | Action::TellPolicy(_)

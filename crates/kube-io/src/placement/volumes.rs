@@ -4,7 +4,7 @@
 //! `spec.claimRef`; a claim to be provisioned gets the annotation with the node's name. Both writes carry the resource version
 //! that was just read, so no other client's change is overwritten; and they are idempotent, so a lost answer is harmless.
 
-use berth_devices::ClaimRemoval;
+use berth_devices::ClaimRelease;
 use berth_scheduler::placement::ClaimOrder;
 use std::time::Duration;
 
@@ -65,12 +65,12 @@ impl KubeClaims {
         Ok(versions)
     }
 
-    /// Deletes a claim that an earlier attempt to place its pod has left behind, while `leads` returns true.
+    /// Frees the devices of a claim that an earlier attempt to place its pod has left behind, while `leads` returns true.
     ///
     /// # Errors
-    /// Why it is still there.
-    pub async fn remove(&self, removal: &ClaimRemoval, leads: impl Fn() -> bool) -> Result<(), String> {
-        devices::extended::remove(&self.client, removal, leads).await
+    /// Why it still has them.
+    pub async fn release(&self, release: &ClaimRelease, leads: impl Fn() -> bool) -> Result<(), String> {
+        devices::extended::release(&self.client, release, leads).await
     }
 
     async fn write_one(&self, request: &ClaimRequest, node: &str) -> Result<u64, Failure> {

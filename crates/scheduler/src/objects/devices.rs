@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::placement::LATE_EFFECT;
 use berth_devices::{
-    CLAIM_FINALIZER, CLAIM_USERS_MAX, ClaimAllocation, ClaimRemoval, ClaimUpdate, ClaimUser, ConfigSource,
+    CLAIM_FINALIZER, CLAIM_USERS_MAX, ClaimAllocation, ClaimRelease, ClaimUpdate, ClaimUser, ConfigSource,
     DeviceClass, DeviceConfig, DeviceId, DeviceNews, DevicePools, NewAllocation, NewClaim, NewRequest,
     NoDevices, NodeDevices, ResourceClaim, ResourceSlice, allocate,
 };
@@ -338,15 +338,52 @@ impl Devices {
 
     /// Returns the claim that an earlier attempt to place this pod, which has no node, has left behind for its extended resources:
     /// its devices are of no use on other nodes, so it is to be deleted (as upstream).
-    pub fn left_behind(&self, pod: &Pod) -> Option<ClaimRemoval> {
+    pub fn left_behind(&self, pod: &Pod) -> Option<ClaimRelease> {
         let name = pod.extended.as_ref().map(|_| extended_claim(pod))?;
         let claim = self.claims.get(&name).filter(|claim| claim.owner.as_ref() == Some(&pod.uid))?;
-        (!self.promises.contains_key(&name)).then(|| ClaimRemoval {
+        (!self.promises.contains_key(&name)).then(|| ClaimRelease {
             uid: claim.uid.clone(),
             version: claim.version,
-            finalizers: claim.finalizers.iter().filter(|one| ***one != *CLAIM_FINALIZER).cloned().collect(),
+            delete: Some(claim.finalizers.iter().filter(|one| ***one != *CLAIM_FINALIZER).cloned().collect()),
             claim: name,
         })
+    }
+
+    /// Returns the first claim of this pod, which fits no node, whose devices keep it from some nodes and serve nobody else (upstream:
+    /// `PostFilter`).
+    pub fn in_the_way(&self, pod: &Pod) -> Option<ClaimRelease> {
+        self.releasable(pod, &|_, allocation| allocation.nodes.is_some())
+    }
+
+    /// Returns the first claim of this pod, which has no node, that has a device which another claim has, too, for a placed pod.
+    pub fn contested(&self, pod: &Pod, is_placed: &dyn Fn(&str) -> bool) -> Option<ClaimRelease> {
+        self.releasable(pod, &|claim, _| self.rival(claim, is_placed).is_some())
+    }
+
+    /// Returns the first allocated claim of this pod that nobody else uses and that satisfies `is_meant`.
+    fn releasable(
+        &self,
+        pod: &Pod,
+        is_meant: &dyn Fn(&ClaimName, &ClaimAllocation) -> bool,
+    ) -> Option<ClaimRelease> {
+        let names = self.names_of(pod)?;
+        names.iter().find_map(|name| {
+            let claim = self.claims.get(name).filter(|claim| !claim.deleting)?;
+            let is_used = claim.reserved.iter().any(|user| user.uid != pod.uid);
+            let is_settled = !self.promises.contains_key(name);
+            (is_settled && !is_used && is_meant(name, claim.allocation.as_ref()?)).then(|| ClaimRelease {
+                claim: name.clone(),
+                uid: claim.uid.clone(),
+                version: claim.version,
+                delete: None,
+            })
+        })
+    }
+
+    /// Returns the number of claims whose write may still take effect.
+    pub fn unsettled(&self) -> usize {
+        let is_open = |promise: &&Promise| !matches!(promise.state, PromiseState::Written(_));
+        self.promises.values().filter(is_open).count()
     }
 
     /// Adds the selectors of the classes.

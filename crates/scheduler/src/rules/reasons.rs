@@ -254,6 +254,11 @@ impl Diagnosis {
         self.counts.iter().map(|(reasons, nodes)| (*reasons, *nodes))
     }
 
+    /// Returns whether this is a reason of some node.
+    pub fn has(&self, reason: Reasons) -> bool {
+        self.counts.keys().any(|reasons| reasons.has(reason))
+    }
+
     /// Returns the number of nodes.
     pub fn nodes(&self) -> usize {
         self.counts.values().sum()

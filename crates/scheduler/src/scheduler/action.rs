@@ -8,7 +8,7 @@ use crate::gang::GangStatus;
 use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
 use crate::quota::QuotaReport;
-use berth_devices::ClaimRemoval;
+use berth_devices::ClaimRelease;
 use berth_model::{PodRef, PodReport};
 
 /// An action for the I/O modules.
@@ -18,8 +18,8 @@ pub enum Action {
     Bind(Binding),
     /// Write these claims; report the outcome to `Scheduler::claims_written`.
     Claim(ClaimOrder),
-    /// Delete this claim, which an earlier attempt to place its pod has left behind. Asked for again until it is gone.
-    RemoveClaim(ClaimRemoval),
+    /// Free the devices of this claim, which an earlier attempt to place its pod has left behind. Asked for again until that is seen.
+    ReleaseClaim(ClaimRelease),
     /// Evict this pod; report the outcome to `Scheduler::eviction_finished`.
     Evict(Box<Eviction>),
     /// Write the pod's nominated node to its status; `None` clears it.

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::charge_walks::Charged;
 use super::cluster::Cluster;
+use super::foreign_binds::device_of_others;
 use super::{Action, Scheduler, Stale, State};
 use crate::inventory::NodeId;
 use crate::objects::{BindingError, ClaimProgress, DevicesChanged, VolumeNews, WantedVolume};
@@ -26,8 +27,8 @@ use berth_model::{ClaimName, Holding, VolumeNeeds};
 /// Interval at which all pods waiting for claims are checked: the node may be deleted, or the deadline passed.
 const CHECK_ALL_EVERY: Duration = Duration::from_secs(1);
 
-/// Interval at which a claim that is left behind is deleted, until it is gone.
-const REMOVE_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which devices that are left behind are freed, until that is seen.
+const RELEASE_EVERY: Duration = Duration::from_secs(5);
 
 /// Upstream's plugins, in its error messages.
 const VOLUMES: &str = "VolumeBinding";
@@ -42,7 +43,7 @@ pub(super) struct Claims {
     device_users: HashMap<ClaimName, BTreeSet<Arc<str>>>,
     /// By uid: pods with a node that wait for their claims.
     claiming: BTreeMap<Arc<str>, Claiming>,
-    /// By uid: when to delete what an earlier attempt to place the pod has left behind.
+    /// By uid: when to free the devices that an earlier attempt to place the pod has left behind.
     left_behind: BTreeMap<Arc<str>, Duration>,
     /// Pods whose claims changed.
     due: BTreeSet<Arc<str>>,
@@ -159,7 +160,7 @@ impl Claims {
         }
     }
 
-    /// Records that an earlier attempt to place the pod has left a claim behind.
+    /// Records that an earlier attempt to place the pod may have left devices behind.
     pub(super) fn left_behind(&mut self, uid: &Arc<str>) {
         self.left_behind.entry(uid.clone()).or_default();
     }
@@ -341,25 +342,32 @@ impl Scheduler {
         for uid in self.claims.take_due(now) {
             self.check_claims(&uid, now);
         }
-        self.remove_left_behind(now);
+        self.release_left_behind(now);
     }
 
-    /// Deletes the claims that earlier attempts have left behind: those of pods that neither have nor are about to get a node.
-    fn remove_left_behind(&mut self, now: Duration) {
+    /// Frees the devices that earlier attempts have left behind for pods that neither have nor are about to get a node: those of
+    /// extended resources, and those that a placed pod has got, too, at once; those of other claims when their pod fits nowhere.
+    fn release_left_behind(&mut self, now: Duration) {
         let Scheduler { claims, cluster, actions, .. } = self;
+        let devices = &cluster.objects.devices;
         claims.left_behind.retain(|uid, due| {
-            let waiting = cluster.waiting.get(uid).filter(|waiting| {
-                !matches!(waiting.state, State::Claiming | State::Binding | State::Held | State::Elsewhere)
-            });
-            let Some(removal) = waiting.and_then(|pod| cluster.objects.devices.left_behind(&pod.source))
-            else {
+            let Some(pod) = cluster.waiting.get(uid) else {
                 return false;
             };
-            if now >= *due {
-                *due = now + REMOVE_EVERY;
-                actions.push(Action::RemoveClaim(removal));
+            if matches!(pod.state, State::Claiming | State::Binding | State::Held | State::Elsewhere) {
+                return false;
             }
-            true
+            let is_placed = |user: &str| user != &**uid && cluster.ledger.charge_of(user).is_some();
+            let of_earlier = devices.left_behind(&pod.source);
+            let release = of_earlier.or_else(|| devices.contested(&pod.source, &is_placed)).or_else(|| {
+                let fits_nowhere = pod.state == State::Parked;
+                devices.in_the_way(&pod.source).filter(|_| fits_nowhere)
+            });
+            if let Some(release) = release.clone().filter(|_| now >= *due) {
+                *due = now + RELEASE_EVERY;
+                actions.push(Action::ReleaseClaim(release));
+            }
+            release.is_some()
         });
     }
 
@@ -374,6 +382,11 @@ impl Scheduler {
         match self.claims.all_bound(uid, &self.cluster, now) {
             Ok(true) if self.binds >= self.cluster.config.max_waiting_binds => self.claims.mark_due(uid),
             Ok(true) => {
+                let holding = self.cluster.waiting.get(uid).map(|waiting| &waiting.holding);
+                if let Some(why) = holding.and_then(|holding| device_of_others(&self.cluster, holding, uid)) {
+                    self.claims_failed(uid, &ClaimFailure::Devices(why).of(DEVICES), now);
+                    return self.claims.left_behind(uid);
+                }
                 if let Some(order) = self.release_claims(uid) {
                     self.begin_bind(uid, order.node);
                 }

@@ -113,7 +113,7 @@ pub struct ForeignCounts {
 /// Numbers of binds whose outcome is not known, or not yet seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindsUnderWay {
-    /// Requested by this process, of its own pods and of the extender.
+    /// Requested by this process, of its own pods and of the extender, and writes of devices to claims before binds.
     pub requested: usize,
     /// Requested by other clients and allowed.
     pub held: usize,
@@ -309,7 +309,7 @@ pub(super) fn former_name(uid: &str, node: &str) -> Arc<str> {
 
 /// Returns which device of the pod's claims another pod uses: two schedulers have allocated it to two claims, and the first whose
 /// pod gets a node keeps it.
-fn device_of_others(cluster: &Cluster, holding: &Holding, uid: &str) -> Option<String> {
+pub(super) fn device_of_others(cluster: &Cluster, holding: &Holding, uid: &str) -> Option<String> {
     let is_placed = |user: &str| user != uid && cluster.ledger.charge_of(user).is_some();
     holding.devices.iter().flat_map(|claims| claims.iter()).find_map(|claim| {
         let (device, other) = cluster.objects.devices.rival(claim, &is_placed)?;
@@ -335,7 +335,7 @@ impl Scheduler {
     pub fn binds_under_way(&self) -> BindsUnderWay {
         let foreign = self.foreign.counts();
         BindsUnderWay {
-            requested: self.binds() + foreign.binds,
+            requested: self.binds() + foreign.binds + self.cluster.objects.devices.unsettled(),
             held: foreign.holds,
             unseen: self.cluster.ledger.unseen(),
         }

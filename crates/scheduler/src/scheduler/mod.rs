@@ -60,6 +60,7 @@ use crate::inventory::{Inventory, Ledger, Revision};
 use crate::objects::{Budgets, ObjectStores};
 use crate::policy::Policies;
 use crate::queue::{Backoff, Parked};
+use crate::rules::Reasons;
 use advice::Advised;
 use berth_model::{Labels, PodReport};
 use charge_walks::ChargeWalks;
@@ -527,6 +528,9 @@ impl Scheduler {
             true => group.diagnosis.message_of(&group.class, waiting.policy, None).into(),
             false => group.message(waiting.policy),
         };
+        if group.diagnosis.has(Reasons::DEVICES_NOT_REACHED) {
+            self.claims.left_behind(uid);
+        }
         self.report(uid, UNSCHEDULABLE, message, event);
     }
 

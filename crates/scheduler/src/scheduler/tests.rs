@@ -38,7 +38,7 @@ struct Bench {
     agents: Vec<Agent>,
     now: Duration,
     binds: Vec<Binding>,
-    removals: Vec<berth_devices::ClaimRemoval>,
+    releases: Vec<berth_devices::ClaimRelease>,
     orders: Vec<crate::placement::ClaimOrder>,
     evictions: Vec<Eviction>,
     /// Uid and node.
@@ -78,7 +78,7 @@ impl Bench {
             now: Duration::ZERO,
             binds: Vec::new(),
             orders: Vec::new(),
-            removals: Vec::new(),
+            releases: Vec::new(),
             evictions: Vec::new(),
             nominations: Vec::new(),
             told: Vec::new(),
@@ -100,7 +100,7 @@ impl Bench {
             match action {
                 Action::Bind(binding) => self.binds.push(binding),
                 Action::Claim(order) => self.orders.push(order),
-                Action::RemoveClaim(removal) => self.removals.push(removal),
+                Action::ReleaseClaim(release) => self.releases.push(release),
                 Action::Report(PodReport::Scheduled { pod, .. }) => self.scheduled.push(pod.uid.to_string()),
                 Action::Report(PodReport::Failed { pod, reason, message, event, .. }) => {
                     self.told.push((pod.uid.to_string(), reason, message.to_string(), event))

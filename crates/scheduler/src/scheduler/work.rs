@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::foreign_binds::device_of_others;
 use super::preemption::{self, Attempt, GangAttempt, GangHuntResult, HuntResult};
 use super::{Action, AttemptResult, GangTask, LatencySample, Scheduler, State};
 use crate::agent::{Agent, AgentChoice, CacheChange, Part};
@@ -472,6 +473,12 @@ impl Scheduler {
             self.overcommitted = Some(violation);
         }
         let class = waiting.class.clone();
+        if let Some(why) = device_of_others(&self.cluster, &waiting.holding, uid) {
+            self.release_devices(uid, false);
+            self.discharge(uid);
+            self.claims.left_behind(uid);
+            return self.back_off(uid, why, now);
+        }
         let devices = self.cluster.objects.devices.updates(&waiting.source);
         if claims.is_empty() && devices.is_empty() {
             return self.bind(uid, host);

@@ -14,7 +14,7 @@ use crate::client::{self, MERGE_PATCH};
 use crate::objects::LeanResourceClaim;
 use crate::retry::{self, Abandoned, BACKOFF, Backoff, Failure, WriteReply, retry};
 use berth_devices::{
-    CLAIM_FINALIZER, ClaimRemoval, ClaimUpdate, ClaimUser, NewClaim, NewRequest, ResourceClaim,
+    CLAIM_FINALIZER, ClaimRelease, ClaimUpdate, ClaimUser, NewClaim, NewRequest, ResourceClaim,
 };
 use berth_model::{ClaimName, ContainerRequest};
 
@@ -78,36 +78,42 @@ pub(super) async fn tell_pod(
     settle(PROMPT, &update.claim, leads, attempt).await
 }
 
-/// Deletes the claim, if it has not changed since.
+/// Deletes or deallocates the claim, if it has not changed since.
 ///
 /// # Errors
-/// Why it is still there.
-pub(in super::super) async fn remove(
+/// Why it still has its devices.
+pub(in super::super) async fn release(
     client: &Client,
-    removal: &ClaimRemoval,
+    release: &ClaimRelease,
     leads: impl Fn() -> bool,
 ) -> Result<(), String> {
-    let path = format!("{}/{}", claims(&removal.claim), removal.claim.name);
-    let metadata = json!({
-        "uid": removal.uid, "resourceVersion": removal.version.to_string(), "finalizers": removal.finalizers,
-    });
-    // It is still needed if it has changed: the next look at it will tell.
-    let release = || async {
-        let request = client::json_request(Method::PATCH, &path, MERGE_PATCH, &json!({"metadata": metadata}));
+    let ClaimRelease { claim, uid, version, delete } = release;
+    let path = format!("{}/{}", claims(claim), claim.name);
+    let mut metadata = json!({"uid": uid, "resourceVersion": version.to_string()});
+    // If it has changed, it may be needed: that is decided anew.
+    let patch = async |path: &str, patch: &Value| {
+        let request = client::json_request(Method::PATCH, path, MERGE_PATCH, patch);
         match retry::send(client, request).await {
             WriteReply::Conflict(answer) => Err(Failure::Final(answer.message())),
             reply => Ok(reply.settled()?.is_some()),
         }
     };
-    if !settle(BACKOFF, &removal.claim, &leads, release).await? {
+    let Some(finalizers) = delete else {
+        let status = json!({"allocation": null, "reservedFor": null, "devices": null});
+        let (path, body) = (format!("{path}/status"), json!({"metadata": metadata, "status": status}));
+        return settle(BACKOFF, claim, &leads, || patch(&path, &body)).await.map(drop);
+    };
+    metadata["finalizers"] = json!(finalizers);
+    let body = json!({"metadata": metadata});
+    if !settle(BACKOFF, claim, &leads, || patch(&path, &body)).await? {
         return Ok(());
     }
-    let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": removal.uid}});
+    let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}});
     let delete = || async {
         let request = client::json_request(Method::DELETE, &path, "application/json", &options);
         retry::send(client, request).await.settled().map(drop)
     };
-    settle(BACKOFF, &removal.claim, &leads, delete).await
+    settle(BACKOFF, claim, &leads, delete).await
 }
 
 fn claims(claim: &ClaimName) -> String {

@@ -374,7 +374,7 @@ mod extended {
     //! Against an API server with at most one claim, and the pod that it is made for.
 
     use super::*;
-    use berth_devices::{ClaimRemoval, NewClaim, NewRequest};
+    use berth_devices::{ClaimRelease, NewClaim, NewRequest};
     use berth_model::ContainerRequest;
 
     /// Answers a create, a read, a patch or a deletion of the claim, and a patch of the pod's status. Of the requests, those at
@@ -510,25 +510,33 @@ mod extended {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_claim_that_was_left_behind_is_deleted_without_its_finalizer_unless_it_has_changed() {
+    async fn a_claim_that_was_left_behind_is_deleted_or_deallocated_unless_it_has_changed() {
         let left = json!({
             "metadata": {"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": "5", "finalizers": ["f"]},
         });
         let claim = ClaimName { namespace: "ns".into(), name: "c".into() };
-        let removal = ClaimRemoval { claim, uid: "u".into(), version: 5, finalizers: [].into() };
-        let remove = async |removal: &ClaimRemoval, server: Server| {
+        let delete = ClaimRelease { claim, uid: "u".into(), version: 5, delete: Some([].into()) };
+        let run = async |release: &ClaimRelease, server: Server| {
             let server = Arc::new(Mutex::new(server));
-            let result = super::super::extended::remove(&client(&server), removal, || true).await;
+            let result = super::super::extended::release(&client(&server), release, || true).await;
             let seen = std::mem::take(&mut *server.lock());
             (result, seen)
         };
         let there = || Server { claim: Some(left.clone()), ..Server::default() };
-        let (result, server) = remove(&removal, there()).await;
+        let (result, server) = run(&delete, there()).await;
         assert_eq!((result, server.claim), (Ok(()), None));
         assert_eq!(server.requests, ["PATCH resourceclaims/c", "DELETE resourceclaims/c"]);
-        let (result, server) = remove(&ClaimRemoval { version: 4, ..removal.clone() }, there()).await;
+        let (result, server) = run(&ClaimRelease { version: 4, ..delete.clone() }, there()).await;
         assert!(result.is_err() && server.claim == Some(left.clone()));
-        let (result, server) = remove(&removal, Server::default()).await;
+        let (result, server) = run(&delete, Server::default()).await;
         assert_eq!((result, server.requests.len()), (Ok(()), 1), "it is gone already");
+        // One that a person made only loses its devices and its users.
+        let mut server = there();
+        if let Some(claim) = &mut server.claim {
+            claim["status"] = json!({"allocation": {}, "reservedFor": [pod_json("1")]});
+        }
+        let (result, server) = run(&ClaimRelease { delete: None, ..delete }, server).await;
+        assert_eq!((result, server.requests), (Ok(()), vec!["PATCH c/status".to_owned()]));
+        assert_eq!(server.claim.map(|claim| claim["status"].clone()), Some(json!({})));
     }
 }

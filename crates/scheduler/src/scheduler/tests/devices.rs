@@ -8,12 +8,12 @@ use crate::objects::ObjectKind;
 use crate::placement::{ClaimOrder, LATE_EFFECT};
 use crate::scheduler::{BindReview, Requester};
 use berth_devices::{
-    ClaimUser, Device, DeviceClass, DeviceConditions, DeviceId, DeviceTraits, PoolId, Reach, ResourceClaim,
-    ResourceSlice,
+    ClaimAllocation, ClaimUser, Device, DeviceClass, DeviceConditions, DeviceId, DeviceTraits, PoolId, Reach,
+    ResourceClaim, ResourceSlice,
 };
 use berth_model::{
-    ClaimName, DeviceAlternative, DeviceClaimSource, DeviceRequest, DeviceRequests, GeneratedClaim,
-    PodDeviceClaim,
+    ClaimName, DeviceAlternative, DeviceClaimSource, DeviceRequest, DeviceRequests, FieldRequirement,
+    GeneratedClaim, NodeSelectorTerm, PodDeviceClaim,
 };
 
 const DRIVER: &str = "gpu.example.com";
@@ -378,4 +378,81 @@ fn of_two_pods_to_which_two_schedulers_gave_one_device_the_first_with_a_node_kee
     bench.object(object(ResourceClaim { version: 9, ..claim("ours") }));
     assert_eq!(review(&mut bench, "q"), BindReview::Allowed);
     assert!(matches!(review(&mut bench, "r"), BindReview::Refused(_)));
+}
+
+#[test]
+fn a_claim_whose_devices_keep_its_pod_from_every_node_with_room_is_deallocated_unless_others_use_it() {
+    let on = |node: &str| {
+        let name = FieldRequirement::NameIs(node.into());
+        NodeSelectorTerm { fields: [name].into(), ..NodeSelectorTerm::default() }
+    };
+    let allocated = |users: &[&str]| {
+        let allocation = ClaimAllocation { devices: [].into(), nodes: Some([on("a")].into()) };
+        let user = |uid: &&str| ClaimUser {
+            api_group: "".into(),
+            resource: "pods".into(),
+            name: (*uid).into(),
+            uid: (*uid).into(),
+        };
+        ResourceClaim {
+            allocation: Some(allocation.into()),
+            reserved: users.iter().map(user).collect(),
+            ..claim("c")
+        }
+    };
+    for (users, expected) in [(&["p"][..], 1), (&[], 1), (&["p", "q"], 0)] {
+        let mut bench = Bench::with_devices(&[("a", 1), ("b", 1)], &[]);
+        bench.object(object(allocated(users)));
+        bench.apply(uses("c", pod("p", 10)));
+        // Its node has no room any more, and there is one with room.
+        bench.scheduler.apply_node(node("a", 5));
+        bench.work();
+        bench.later(S);
+        assert_eq!(bench.releases.len(), expected, "{users:?}");
+        if let Some(release) = bench.releases.first() {
+            assert_eq!((&release.claim, release.version, &release.delete), (&claim_name("c"), 1, &None));
+            bench.object(object(ResourceClaim { version: 2, ..claim("c") }));
+            bench.later(S);
+            bench.later(10 * S);
+            assert_eq!(bench.orders.first().map(|order| &*order.node), Some("b"));
+        }
+    }
+}
+
+#[test]
+fn a_claim_stays_allocated_where_other_devices_would_not_help_its_pod() {
+    let mut bench = Bench::with_devices(&[("a", 1), ("b", 1)], &[]);
+    let allocation = ClaimAllocation { devices: [].into(), nodes: None };
+    bench.object(object(ResourceClaim { allocation: Some(allocation.into()), ..claim("c") }));
+    bench.apply(uses("c", pod("p", 5000)));
+    bench.work();
+    bench.later(60 * S);
+    assert!(bench.releases.is_empty() && bench.last_told().contains("2 Insufficient cpu"));
+}
+
+#[test]
+fn a_device_that_a_former_leader_gave_away_late_stays_with_the_pod_that_has_a_node() {
+    let mut bench = Bench::with_devices(&[("a", 2)], &["c"]);
+    bench.apply(uses("c", pod("p", 10)));
+    bench.work();
+    let order = bench.orders[0].clone();
+    assert_eq!(bench.scheduler.binds_under_way().requested, 1, "a hand-over waits for the write");
+    bench.written(&order, Ok(vec![2]));
+    bench.object(object(as_written(&order, 0, 2)));
+    bench.finish(&bench.binds[0].clone(), BindOutcome::Bound);
+    assert_eq!(bench.scheduler.binds_under_way().requested, 0);
+    // The same device, for the claim of a pod that has no node yet.
+    let late = ResourceClaim { name: claim_name("late"), ..as_written(&order, 0, 3) };
+    let user = ClaimUser { api_group: "".into(), resource: "pods".into(), name: "q".into(), uid: "q".into() };
+    bench.object(object(ResourceClaim { reserved: [user].into(), uid: "late".into(), ..late }));
+    bench.apply(uses("late", pod("q", 10)));
+    bench.work();
+    bench.later(S);
+    assert_eq!(bench.bound(), ["p"]);
+    let [release] = &*bench.releases else { panic!("{:?}", bench.releases) };
+    assert_eq!((&release.claim, &release.delete), (&claim_name("late"), &None));
+    bench.object(object(ResourceClaim { uid: "late".into(), version: 4, ..claim("late") }));
+    bench.later(S);
+    bench.later(30 * S);
+    assert_eq!(&*device_of(&bench.orders[1]).device, "gpu-1");
 }

@@ -75,7 +75,7 @@ fn a_pod_gets_devices_by_a_claim_that_is_created_for_it_where_the_node_has_no_pl
     bench.object(object(made(&order, 3)));
     bench.finish(&bench.binds[0].clone(), BindOutcome::Bound);
     bench.later(60 * S);
-    assert!(bench.removals.is_empty());
+    assert!(bench.releases.is_empty());
     bench.apply(wants(GPU, 1, pod("q", 10)));
     bench.work();
     assert!(
@@ -172,11 +172,11 @@ fn a_claim_that_an_earlier_attempt_has_left_behind_is_deleted_before_the_next() 
     bench.object(object(left.clone()));
     bench.later(S);
     bench.later(S);
-    let [removal] = &*bench.removals else { panic!("{:?}", bench.removals) };
-    assert_eq!((&removal.claim, &*removal.uid, removal.version), (&left.name, "made", 3));
-    assert_eq!(*removal.finalizers, ["other".into()]);
+    let [release] = &*bench.releases else { panic!("{:?}", bench.releases) };
+    assert_eq!((&release.claim, &*release.uid, release.version), (&left.name, "made", 3));
+    assert_eq!(release.delete.as_deref(), Some(&["other".into()][..]));
     bench.later(2 * LATE_EFFECT);
-    assert!(bench.removals.len() > 1, "asked for until it is gone");
+    assert!(bench.releases.len() > 1, "asked for until it is gone");
     assert_eq!(bench.orders.len(), 1, "nothing is tried before");
     let told = bench.last_told();
     assert!(told.contains("of an earlier attempt has not been deleted yet"), "{told}");
@@ -186,10 +186,10 @@ fn a_claim_that_an_earlier_attempt_has_left_behind_is_deleted_before_the_next() 
     bench.later(S);
     bench.later(60 * S);
     assert_eq!(bench.orders.len(), 2);
-    let removals = bench.removals.len();
+    let releases = bench.releases.len();
     bench.written(&bench.orders[1].clone(), Ok(vec![5]));
     bench.later(60 * S);
-    assert_eq!((bench.bound(), bench.removals.len()), (vec!["p"], removals));
+    assert_eq!((bench.bound(), bench.releases.len()), (vec!["p"], releases));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_claim_of_that_name_that_is_not_the_pods_is_never_deleted() {
     bench.apply(wants(GPU, 1, pod("p", 10)));
     bench.work();
     bench.later(60 * S);
-    assert!(bench.orders.is_empty() && bench.removals.is_empty());
+    assert!(bench.orders.is_empty() && bench.releases.is_empty());
     assert!(bench.last_told().contains("belongs to others"), "{}", bench.last_told());
 }
 
@@ -216,11 +216,11 @@ fn a_leader_that_finds_a_claim_of_a_pod_without_a_node_deletes_it_and_a_follower
     next.object(object(left));
     next.apply(wants(GPU, 1, pod("p", 10)));
     next.later(S);
-    assert!(next.removals.is_empty());
+    assert!(next.releases.is_empty());
     next.scheduler.set_leading(true);
     next.later(S);
     next.later(S);
-    assert_eq!((next.removals.len(), next.orders.len()), (1, 0));
+    assert_eq!((next.releases.len(), next.orders.len()), (1, 0));
 }
 
 #[test]
