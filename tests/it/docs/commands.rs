@@ -107,6 +107,11 @@ const COVERED: &[Document] = &[
                 BENCHMARK,
             ),
             (
+                "cargo bench --bench cluster -- --workload basic,extended-resource --subjects berth,kube-scheduler --nodes 1000 \
+                 --pods 3000",
+                BENCHMARK,
+            ),
+            (
                 "cargo bench --bench cluster -- --workload gangs --nodes 1000 --pods 8000 --subjects null,berth --repeat 2",
                 BENCHMARK,
             ),
