@@ -107,12 +107,12 @@ const COVERED: &[Document] = &[
                 BENCHMARK,
             ),
             (
-                "cargo bench --bench cluster -- --workload basic,extended-resource --subjects berth,kube-scheduler --nodes 1000 \
-                 --pods 3000",
+                "cargo bench --bench cluster -- --workload gangs --nodes 1000 --pods 8000 --subjects null,berth --repeat 2",
                 BENCHMARK,
             ),
             (
-                "cargo bench --bench cluster -- --workload gangs --nodes 1000 --pods 8000 --subjects null,berth --repeat 2",
+                "cargo bench --bench cluster -- --workload basic,extended-resource --subjects berth,kube-scheduler --nodes 1000 \
+                 --pods 3000",
                 BENCHMARK,
             ),
             ("cargo bench -p berth-scheduler --bench tenants -- --pods 10000 --seconds 8", BENCHMARK),
