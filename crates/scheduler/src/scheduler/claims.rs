@@ -30,6 +30,9 @@ const CHECK_ALL_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which devices that are left behind are freed, until that is seen.
 const RELEASE_EVERY: Duration = Duration::from_secs(5);
 
+/// Claims of a tick whose devices are freed; the rest follow at later ticks.
+const RELEASES_MAX: usize = 64;
+
 /// Upstream's plugins, in its error messages.
 const VOLUMES: &str = "VolumeBinding";
 const DEVICES: &str = "DynamicResources";
@@ -349,7 +352,7 @@ impl Scheduler {
     /// extended resources, and those that a placed pod has got, too, at once; those of other claims when their pod fits nowhere.
     fn release_left_behind(&mut self, now: Duration) {
         let Scheduler { claims, cluster, actions, .. } = self;
-        let devices = &cluster.objects.devices;
+        let (devices, mut left) = (&cluster.objects.devices, RELEASES_MAX);
         claims.left_behind.retain(|uid, due| {
             let Some(pod) = cluster.waiting.get(uid) else {
                 return false;
@@ -363,7 +366,8 @@ impl Scheduler {
                 let fits_nowhere = pod.state == State::Parked;
                 devices.in_the_way(&pod.source).filter(|_| fits_nowhere)
             });
-            if let Some(release) = release.clone().filter(|_| now >= *due) {
+            if let Some(release) = release.clone().filter(|_| now >= *due && left > 0) {
+                left -= 1;
                 *due = now + RELEASE_EVERY;
                 actions.push(Action::ReleaseClaim(release));
             }

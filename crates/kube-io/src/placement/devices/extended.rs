@@ -72,8 +72,16 @@ pub(super) async fn tell_pod(
     let patch = json!({"metadata": {"uid": user.uid}, "status": {"extendedResourceClaimStatus": status}});
     let attempt = || async {
         let request = client::json_request(Method::PATCH, &path, MERGE_PATCH, &patch);
-        let _: Value = object(retry::send(client, request).await)?;
-        Ok(())
+        let written: Value = object(retry::send(client, request).await)?;
+        if written["status"]["extendedResourceClaimStatus"].is_object() {
+            return Ok(());
+        }
+        // It drops fields of features that are off.
+        Err(Failure::Final(
+            "the API server does not keep status.extendedResourceClaimStatus: switch its feature gate DRAExtendedResource on, or \
+             use resource claims"
+                .to_owned(),
+        ))
     };
     settle(PROMPT, &update.claim, leads, attempt).await
 }

@@ -385,6 +385,8 @@ mod extended {
         pod_status: Option<Value>,
         requests: Vec<String>,
         lost: Vec<usize>,
+        /// The API server does not know the field of the pod's status.
+        drops_status: bool,
     }
 
     impl Server {
@@ -396,7 +398,7 @@ mod extended {
             let answer = match (method, &mut self.claim) {
                 (&Method::PATCH, _) if path.contains("/pods/") => {
                     self.pod_status = Some(body.clone());
-                    (200, body)
+                    (200, if self.drops_status { json!({"status": {}}) } else { body })
                 }
                 (&Method::POST, Some(_)) => (409, json!({"reason": "AlreadyExists", "message": "exists"})),
                 (&Method::POST, none) => {
@@ -501,6 +503,12 @@ mod extended {
         let (result, server) = run(Server { claim: Some(theirs.clone()), ..Server::default() }, true).await;
         assert!(result.is_err_and(|why| why.contains("exists already")));
         assert_eq!(server.claim, Some(theirs));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_is_not_bound_where_its_kubelet_would_not_learn_of_its_devices() {
+        let (result, _) = run(Server { drops_status: true, ..Server::default() }, true).await;
+        assert!(result.is_err_and(|why| why.contains("feature gate DRAExtendedResource")));
     }
 
     #[tokio::test(start_paused = true)]

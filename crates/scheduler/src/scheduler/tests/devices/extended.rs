@@ -245,3 +245,28 @@ fn the_name_of_the_claim_is_valid_however_long_that_of_the_pod_is() {
     let claim = &bench.orders[0].devices[0].claim.name;
     assert!(claim.len() <= 253 && claim.ends_with("x-extended-resources-u"), "{claim}");
 }
+
+#[test]
+fn very_many_claims_that_were_left_behind_are_deleted_some_at_a_time() {
+    const PODS: usize = 200;
+    let mut bench = bench(&[("a", 1)]);
+    for at in 0..PODS {
+        let uid = format!("p{at}");
+        let name =
+            ClaimName { namespace: "ns".into(), name: format!("{uid}-extended-resources-{uid}").into() };
+        bench.object(object(ResourceClaim { name, owner: Some(uid.as_str().into()), ..claim("left") }));
+        bench.apply(wants(GPU, 1, pod(&uid, 1)));
+    }
+    bench.work();
+    let mut before = bench.releases.len();
+    let mut ticks = 0;
+    while before < PODS {
+        bench.later(Duration::from_millis(100));
+        let new = bench.releases.len() - before;
+        assert!((1..=64).contains(&new), "{new} at once");
+        (before, ticks) = (bench.releases.len(), ticks + 1);
+    }
+    assert!(ticks >= 3);
+    let claims: HashSet<_> = bench.releases.iter().map(|release| release.claim.clone()).collect();
+    assert_eq!(claims.len(), PODS);
+}
