@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_devices::{Device, DevicePools, DeviceTraits, PoolId, Reach, ResourceSlice};
+use berth_devices::{Device, DevicePools, PoolId, Reach, ResourceSlice};
 use berth_kube_io::Interner;
 use berth_model::{
     Amounts, DeviceAlternative, DeviceNeeds, DeviceRequest, DeviceRequests, Effect, Holding, Identity,
@@ -316,16 +316,7 @@ impl Bench {
         let mut pools = DevicePools::default();
         for at in 0..self.nodes {
             let name: Arc<str> = format!("node-{at}").into();
-            let device = |at: usize| Device {
-                name: format!("gpu-{at}").into(),
-                traits: DeviceTraits::default(),
-                reach: None,
-                binds_to_node: false,
-                taints: [].into(),
-                consumes: Default::default(),
-                binding_conditions: [].into(),
-                binding_failure_conditions: [].into(),
-            };
+            let device = |at: usize| Device { name: format!("gpu-{at}").into(), ..Device::default() };
             pools.apply_slice(Arc::new(ResourceSlice {
                 name: format!("slice-{at}").into(),
                 pool: PoolId { driver: "gpu.example.com".into(), name: name.clone() },

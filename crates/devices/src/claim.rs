@@ -91,6 +91,13 @@ pub struct ClaimAllocation {
     pub nodes: Option<Box<[NodeSelectorTerm]>>,
 }
 
+impl ClaimAllocation {
+    /// Returns whether drivers prepare some of the devices before the pod is bound.
+    pub fn is_to_be_prepared(&self) -> bool {
+        self.devices.iter().any(|device| !device.binding_conditions.is_empty())
+    }
+}
+
 /// One of `status.allocation.devices.results`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct AllocatedDevice {
@@ -167,13 +174,6 @@ pub struct NewAllocation {
     pub allocation: Arc<ClaimAllocation>,
     /// `devices.config`, each with its source.
     pub config: Box<[(ConfigSource, DeviceConfig)]>,
-}
-
-impl NewAllocation {
-    /// Returns whether drivers prepare some of the devices before the pod is bound.
-    pub fn is_to_be_prepared(&self) -> bool {
-        self.allocation.devices.iter().any(|device| !device.binding_conditions.is_empty())
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -64,7 +64,7 @@ impl Reach {
 }
 
 /// One of `spec.devices` of a slice.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
     pub name: Arc<str>,
     /// What selectors read; the same for devices of one model.

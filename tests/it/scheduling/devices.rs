@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 
-use super::texts::{asks, compare, with};
+use super::texts::{asks, assert_same_texts, with};
 use super::volumes::{create, namespaced};
 use super::*;
 
@@ -63,6 +63,17 @@ fn exactly(class: &str, more: Value) -> Value {
 async fn create_claim(client: &Client, name: &str, spec: Value) {
     let claim = json!({"metadata": {"name": name}, "spec": spec});
     create::<ResourceClaim>(namespaced(client), claim).await;
+}
+
+/// Gives a claim the first device of node-0, as a scheduler does; `more` is the rest of its status.
+async fn allocate_on_node_0(client: &Client, claim: &str, more: Value) {
+    let device = json!({"request": "gpu", "driver": DRIVER, "pool": "node-0", "device": "gpu-0"});
+    let name = json!({"key": "metadata.name", "operator": "In", "values": ["node-0"]});
+    let nodes = json!({"nodeSelectorTerms": [{"matchFields": [name]}]});
+    let allocation = json!({"devices": {"results": [device]}, "nodeSelector": nodes});
+    let status = json!({"status": with(json!({"allocation": allocation}), more)});
+    let claims = namespaced::<ResourceClaim>(client);
+    claims.patch_status(claim, &PatchParams::default(), &Patch::Merge(&status)).await.expect("allocated");
 }
 
 /// Returns the part of a pod's spec that uses this claim, or a copy of this template.
@@ -219,10 +230,7 @@ async fn pods_that_get_no_devices_are_told_so_in_kube_schedulers_words() {
         ("small", of("small")),
         ("too-large", with(of("all"), json!({"containers": too_large}))),
     ];
-    let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
-    let _berth = Berth::start(&cluster.kubeconfig(), "");
-    let differences = compare(&client, &zoo).await;
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert_same_texts(&cluster, &zoo).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -254,12 +262,9 @@ async fn extended_resources_are_provided_by_devices_where_the_node_has_no_plugin
         "spec": exactly("gpu", json!({})),
     });
     create::<ResourceClaim>(namespaced(&client), claim).await;
-    let device = json!({"request": "gpu", "driver": DRIVER, "pool": "node-0", "device": "gpu-0"});
     let user = json!({"resource": "pods", "name": "gated-0", "uid": uid});
-    let allocation = json!({"devices": {"results": [device]}});
-    let status = json!({"status": {"allocation": allocation, "reservedFor": [user]}});
+    allocate_on_node_0(&client, &left, json!({"reservedFor": [user]})).await;
     let claims = namespaced::<ResourceClaim>(&client);
-    claims.patch_status(&left, &PatchParams::default(), &Patch::Merge(&status)).await.expect("allocated");
     let before = claims.get(&left).await.expect("it is there").metadata.uid;
 
     let berth = Berth::start(&cluster.kubeconfig(), "");
@@ -301,10 +306,7 @@ async fn pods_whose_extended_resources_nothing_provides_are_told_so_in_kube_sche
         ("unknown", requests("example.com/other", 1)),
         ("no-class", requests("deviceclass.resource.kubernetes.io/other", 1)),
     ];
-    let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
-    let _berth = Berth::start(&cluster.kubeconfig(), "");
-    let differences = compare(&client, &zoo).await;
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert_same_texts(&cluster, &zoo).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -317,13 +319,7 @@ async fn a_pod_gets_other_devices_where_those_of_its_claim_are_out_of_reach_for_
         create_slice(&client, node, vec![gpu("gpu-0".to_owned(), "large", "80Gi")]).await;
     }
     create_claim(&client, "mine", exactly("gpu", json!({}))).await;
-    let device = json!({"request": "gpu", "driver": DRIVER, "pool": "node-0", "device": "gpu-0"});
-    let name = json!({"key": "metadata.name", "operator": "In", "values": ["node-0"]});
-    let nodes = json!({"nodeSelectorTerms": [{"matchFields": [name]}]});
-    let allocation = json!({"devices": {"results": [device]}, "nodeSelector": nodes});
-    let claims = namespaced::<ResourceClaim>(&client);
-    let status = json!({"status": {"allocation": allocation}});
-    claims.patch_status("mine", &PatchParams::default(), &Patch::Merge(&status)).await.expect("allocated");
+    allocate_on_node_0(&client, "mine", json!({})).await;
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(client.clone());
     nodes.cordon("node-0").await.expect("cordoned");
 

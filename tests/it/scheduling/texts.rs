@@ -237,8 +237,16 @@ async fn await_told(client: &Client, pod: &Pod) -> (Value, [Option<String>; 4]) 
     (condition, event)
 }
 
+/// Starts kube-scheduler and berth, and asserts that both tell these pods, of which none fits, the same.
+pub(super) async fn assert_same_texts(cluster: &TestControlPlane, zoo: &[(&'static str, Value)]) {
+    let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
+    let _berth = Berth::start(&cluster.kubeconfig(), "");
+    let differences = compare(&cluster.client(), zoo).await;
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
 /// Creates each pod twice, once per scheduler, and compares their conditions and events. Returns the differences.
-pub(super) async fn compare(client: &Client, zoo: &[(&'static str, Value)]) -> Vec<String> {
+async fn compare(client: &Client, zoo: &[(&'static str, Value)]) -> Vec<String> {
     let mut differences = Vec::new();
     let mut pairs = Vec::new();
     for (name, spec) in zoo {

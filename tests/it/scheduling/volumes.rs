@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, PostParams};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::texts::{asks, compare, with};
+use super::texts::{asks, assert_same_texts, with};
 use super::*;
 
 const CONTROLLERS: [&str; 3] =
@@ -347,10 +347,7 @@ async fn unavailable_volumes_are_reported_in_kube_schedulers_words() {
         ("disk", with(small(), disk(false))),
         ("too-large-and-far", with(asks(json!({"cpu": "100"}), ""), claims(&["far"]))),
     ];
-    let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
-    let _berth = Berth::start(&cluster.kubeconfig(), "");
-    let differences = compare(&client, &zoo).await;
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert_same_texts(&cluster, &zoo).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

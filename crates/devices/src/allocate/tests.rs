@@ -20,12 +20,7 @@ fn device(name: &str, attributes: &[(&str, Attribute)]) -> Device {
     Device {
         name: name.into(),
         traits: DeviceTraits { attributes, ..DeviceTraits::default() },
-        reach: None,
-        binds_to_node: false,
-        taints: [].into(),
-        consumes: BTreeMap::new(),
-        binding_conditions: [].into(),
-        binding_failure_conditions: [].into(),
+        ..Device::default()
     }
 }
 

@@ -20,9 +20,10 @@ use serde_json::{Value, json};
 use super::volumes::{PROMPT, object};
 use crate::client::{self, MERGE_PATCH};
 use crate::objects::LeanResourceClaim;
-use crate::retry::{self, Abandoned, Failure, WriteReply, retry};
+use crate::retry::{self, Abandoned, Backoff, Failure, WriteReply, retry};
 use crate::{Interner, LeanObject};
 use berth_devices::{CLAIM_FINALIZER, CLAIM_USERS_MAX, ClaimUpdate, ClaimUser, ResourceClaim};
+use berth_model::ClaimName;
 
 /// Writes `update` for the pod with this uid while `leads` returns true. Returns the claim's resource version.
 ///
@@ -54,17 +55,37 @@ async fn write_known(
     user: &ClaimUser,
     leads: impl Fn() -> bool,
 ) -> Result<u64, String> {
-    let name = &update.claim.name;
-    let path =
-        format!("/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{name}", update.claim.namespace);
-    let writer = DeviceWriter { client, update, user, path };
+    let writer = DeviceWriter { client, update, user, path: path_of(&update.claim) };
     // Version 0 is no precondition.
     let must_read = AtomicBool::new(update.version == 0);
     let attempt = || writer.attempt(must_read.swap(true, Ordering::Relaxed));
-    retry(PROMPT, name, |_| leads(), attempt).await.map_err(|abandoned| match abandoned {
+    settle(PROMPT, &update.claim, leads, attempt).await
+}
+
+/// Repeats `attempt` as [`retry`] does, and says why it failed.
+async fn settle<T, F: Future<Output = Result<T, Failure>>>(
+    backoff: Backoff,
+    claim: &ClaimName,
+    leads: impl Fn() -> bool,
+    attempt: impl Fn() -> F,
+) -> Result<T, String> {
+    retry(backoff, &claim.name, |_| leads(), attempt).await.map_err(|abandoned| match abandoned {
         Abandoned::Stopped => "leadership was lost before its devices were allocated".to_owned(),
         Abandoned::Failed(why) => why,
     })
+}
+
+fn claims_in(namespace: &str) -> String {
+    format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims")
+}
+
+fn path_of(claim: &ClaimName) -> String {
+    format!("{}/{}", claims_in(&claim.namespace), claim.name)
+}
+
+async fn read_claim(client: &Client, path: &str) -> WriteReply {
+    let request = client::request(Method::GET, path).body(Body::empty());
+    retry::send(client, request.map_err(|error| error.to_string())).await
 }
 
 struct DeviceWriter<'a> {
@@ -175,8 +196,7 @@ impl DeviceWriter<'_> {
     }
 
     async fn read(&self) -> Result<LeanResourceClaim, Failure> {
-        let request = client::request(Method::GET, &self.path).body(Body::empty());
-        self.claim(retry::send(self.client, request.map_err(|error| error.to_string())).await)
+        self.claim(read_claim(self.client, &self.path).await)
     }
 
     /// Patches the claim. Inside of lists, the API server drops `null` from a merge patch, also from parameters of drivers; it

@@ -470,8 +470,7 @@ impl Devices {
             }
             let claim = self.claims.get(name)?;
             let is_reserved = claim.reserved.iter().any(|user| user.uid == pod.uid);
-            let mut known = claim.allocation.iter().flat_map(|allocation| &allocation.devices);
-            if is_reserved && known.all(|device| device.binding_conditions.is_empty()) {
+            if is_reserved && !claim.allocation.as_ref().is_some_and(|known| known.is_to_be_prepared()) {
                 return None;
             }
             let allocation = promise.filter(|_| claim.allocation.is_none()).map(|promise| NewAllocation {
@@ -651,7 +650,7 @@ impl Devices {
             let Some(claim) = self.claims.get(&update.claim).filter(is_right) else {
                 // It has just been made, and the watch has not shown it yet.
                 if self.promises.get(&update.claim).is_some_and(|promise| promise.made.is_some()) {
-                    match update.allocation.as_ref().is_some_and(NewAllocation::is_to_be_prepared) {
+                    match update.allocation.as_ref().is_some_and(|new| new.allocation.is_to_be_prepared()) {
                         true => return Ok(false),
                         false => continue,
                     }

@@ -30,7 +30,7 @@ const CHECK_ALL_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which devices that are left behind are freed, until that is seen.
 const RELEASE_EVERY: Duration = Duration::from_secs(5);
 
-/// Claims of a tick whose devices are freed; the rest follow at later ticks.
+/// Most claims released in one tick; the rest follow in later ticks.
 const RELEASES_MAX: usize = 64;
 
 /// Upstream's plugins, in its error messages.
@@ -164,7 +164,7 @@ impl Claims {
     }
 
     /// Records that an earlier attempt to place the pod may have left devices behind.
-    pub(super) fn left_behind(&mut self, uid: &Arc<str>) {
+    pub(super) fn note_left_behind(&mut self, uid: &Arc<str>) {
         self.left_behind.entry(uid.clone()).or_default();
     }
 
@@ -361,11 +361,11 @@ impl Scheduler {
                 return false;
             }
             let is_placed = |user: &str| user != &**uid && cluster.ledger.charge_of(user).is_some();
-            let of_earlier = devices.left_behind(&pod.source);
-            let release = of_earlier.or_else(|| devices.contested(&pod.source, &is_placed)).or_else(|| {
-                let fits_nowhere = pod.state == State::Parked;
-                devices.in_the_way(&pod.source).filter(|_| fits_nowhere)
-            });
+            let mut release = devices.left_behind(&pod.source);
+            release = release.or_else(|| devices.contested(&pod.source, &is_placed));
+            if pod.state == State::Parked {
+                release = release.or_else(|| devices.in_the_way(&pod.source));
+            }
             if let Some(release) = release.clone().filter(|_| now >= *due && left > 0) {
                 left -= 1;
                 *due = now + RELEASE_EVERY;
@@ -389,7 +389,7 @@ impl Scheduler {
                 let holding = self.cluster.waiting.get(uid).map(|waiting| &waiting.holding);
                 if let Some(why) = holding.and_then(|holding| device_of_others(&self.cluster, holding, uid)) {
                     self.claims_failed(uid, &ClaimFailure::Devices(why).of(DEVICES), now);
-                    return self.claims.left_behind(uid);
+                    return self.claims.note_left_behind(uid);
                 }
                 if let Some(order) = self.release_claims(uid) {
                     self.begin_bind(uid, order.node);

@@ -420,7 +420,7 @@ impl Scheduler {
             self.cluster.ledger.stop_expecting(namespace, &before);
         }
         if self.cluster.objects.devices.left_behind(&pod).is_some() {
-            self.claims.left_behind(&pod.uid);
+            self.claims.note_left_behind(&pod.uid);
         }
         let class = self.classify(&pod, &spec, &holding);
         let gang = self.gangs.find(&holding.peer);

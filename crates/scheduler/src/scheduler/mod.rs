@@ -529,7 +529,7 @@ impl Scheduler {
             false => group.message(waiting.policy),
         };
         if group.diagnosis.has(Reasons::DEVICES_NOT_REACHED) {
-            self.claims.left_behind(uid);
+            self.claims.note_left_behind(uid);
         }
         self.report(uid, UNSCHEDULABLE, message, event);
     }

@@ -476,7 +476,7 @@ impl Scheduler {
         if let Some(why) = device_of_others(&self.cluster, &waiting.holding, uid) {
             self.release_devices(uid, false);
             self.discharge(uid);
-            self.claims.left_behind(uid);
+            self.claims.note_left_behind(uid);
             return self.back_off(uid, why, now);
         }
         let devices = self.cluster.objects.devices.updates(&waiting.source);

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 
 use ::kube::Client;
-use ::kube::client::Body;
 use http::Method;
 use serde_json::{Value, json};
 
 use super::super::volumes::{PROMPT, object};
+use super::{claims_in, path_of, read_claim, settle};
 use crate::Interner;
 use crate::client::{self, MERGE_PATCH};
 use crate::objects::LeanResourceClaim;
-use crate::retry::{self, Abandoned, BACKOFF, Backoff, Failure, WriteReply, retry};
+use crate::retry::{self, BACKOFF, Failure, WriteReply};
 use berth_devices::{
     CLAIM_FINALIZER, ClaimRelease, ClaimUpdate, ClaimUser, NewClaim, NewRequest, ResourceClaim,
 };
-use berth_model::{ClaimName, ContainerRequest};
+use berth_model::ContainerRequest;
 
 /// Marks such claims (upstream: `ExtendedResourceClaimAnnotation`).
 const ANNOTATION: &str = "resource.kubernetes.io/extended-resource-claim";
@@ -32,15 +32,11 @@ pub(super) async fn create(
     user: &ClaimUser,
     leads: impl Fn() -> bool,
 ) -> Result<ClaimUpdate, String> {
-    let (path, body) = (claims(&update.claim), claim(update, new, user));
+    let (path, body) = (claims_in(&update.claim.namespace), claim(update, new, user));
     let attempt = || async {
         let request = client::json_request(Method::POST, &path, "application/json", &body);
         let lean: LeanResourceClaim = match retry::send(client, request).await {
-            WriteReply::Conflict(_) => {
-                let request = client::request(Method::GET, &format!("{path}/{}", update.claim.name));
-                let request = request.body(Body::empty()).map_err(|error| error.to_string());
-                object(retry::send(client, request).await)?
-            }
+            WriteReply::Conflict(_) => object(read_claim(client, &path_of(&update.claim)).await)?,
             reply => object(reply)?,
         };
         let found = lean.into_claim(&mut Interner::default());
@@ -66,7 +62,10 @@ pub(super) async fn tell_pod(
     leads: impl Fn() -> bool,
 ) -> Result<(), String> {
     let path = format!("/api/v1/namespaces/{}/pods/{}/status", update.claim.namespace, user.name);
-    let mapping = |(resource, served): &(Arc<str>, ContainerRequest)| json!({"containerName": served.container, "resourceName": resource, "requestName": served.request});
+    let mapping = |(resource, served): &(Arc<str>, ContainerRequest)| {
+        let ContainerRequest { container, request } = served;
+        json!({"containerName": container, "resourceName": resource, "requestName": request})
+    };
     let mappings: Vec<_> = new.containers.iter().map(mapping).collect();
     let status = json!({"resourceClaimName": update.claim.name, "requestMappings": mappings});
     let patch = json!({"metadata": {"uid": user.uid}, "status": {"extendedResourceClaimStatus": status}});
@@ -96,7 +95,7 @@ pub(in super::super) async fn release(
     leads: impl Fn() -> bool,
 ) -> Result<(), String> {
     let ClaimRelease { claim, uid, version, delete } = release;
-    let path = format!("{}/{}", claims(claim), claim.name);
+    let path = path_of(claim);
     let mut metadata = json!({"uid": uid, "resourceVersion": version.to_string()});
     // If it has changed, it may be needed: that is decided anew.
     let patch = async |path: &str, patch: &Value| {
@@ -124,10 +123,6 @@ pub(in super::super) async fn release(
     settle(BACKOFF, claim, &leads, delete).await
 }
 
-fn claims(claim: &ClaimName) -> String {
-    format!("/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims", claim.namespace)
-}
-
 fn claim(update: &ClaimUpdate, new: &NewClaim, user: &ClaimUser) -> Value {
     let request = |NewRequest { name, class, count }: &NewRequest| {
         let exactly = json!({"deviceClassName": class, "allocationMode": "ExactCount", "count": count});
@@ -153,16 +148,4 @@ fn claim(update: &ClaimUpdate, new: &NewClaim, user: &ClaimUser) -> Value {
 fn is_as_wanted(found: &ResourceClaim, new: &NewClaim, user: &ClaimUser) -> bool {
     let requests: Option<Vec<_>> = found.spec.requests.iter().map(NewRequest::of).collect();
     found.owner.as_ref() == Some(&user.uid) && requests.is_some_and(|requests| *requests == *new.requests)
-}
-
-async fn settle<T, F: Future<Output = Result<T, Failure>>>(
-    backoff: Backoff,
-    claim: &ClaimName,
-    leads: impl Fn() -> bool,
-    attempt: impl Fn() -> F,
-) -> Result<T, String> {
-    retry(backoff, &claim.name, |_| leads(), attempt).await.map_err(|abandoned| match abandoned {
-        Abandoned::Stopped => "leadership was lost before its devices were allocated".to_owned(),
-        Abandoned::Failed(why) => why,
-    })
 }

@@ -30,7 +30,7 @@ pub(super) fn status(
             json["devices"]["config"] = config.into();
         }
         // The wait for the conditions counts from then.
-        if allocation.devices.iter().any(|device| !device.binding_conditions.is_empty()) {
+        if allocation.is_to_be_prepared() {
             json["allocationTimestamp"] = json!(Time(now));
         }
         status.insert("allocation".to_owned(), json);

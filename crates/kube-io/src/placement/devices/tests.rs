@@ -59,8 +59,7 @@ fn bump(claim: &mut Value) {
     claim["metadata"]["resourceVersion"] = (version + 1).to_string().into();
 }
 
-impl ClaimServer {
-    /// `None`: the answer is lost.
+impl Answers for ClaimServer {
     fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Option<(u16, Value)> {
         if *method == Method::GET {
             self.reads += 1;
@@ -96,7 +95,12 @@ fn not_found() -> (u16, Value) {
     (404, json!({"reason": "NotFound", "message": "not found", "details": {"name": "c"}}))
 }
 
-fn client(server: &Arc<Mutex<ClaimServer>>) -> Client {
+/// Answers a request with a status and an object; `None`: the answer is lost.
+trait Answers: Send + 'static {
+    fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Option<(u16, Value)>;
+}
+
+fn client<S: Answers>(server: &Arc<Mutex<S>>) -> Client {
     let server = server.clone();
     let serve = move |request: Request<Body>| {
         let server = server.clone();
@@ -389,7 +393,7 @@ mod extended {
         drops_status: bool,
     }
 
-    impl Server {
+    impl Answers for Server {
         fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Option<(u16, Value)> {
             let what =
                 path.split('/').rev().take(2).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>();
@@ -428,22 +432,6 @@ mod extended {
             };
             (!self.lost.contains(&self.requests.len())).then_some(answer)
         }
-    }
-
-    fn client(server: &Arc<Mutex<Server>>) -> Client {
-        let server = server.clone();
-        let serve = move |request: Request<Body>| {
-            let server = server.clone();
-            async move {
-                let (parts, body) = request.into_parts();
-                let body = body.collect_bytes().await.expect("whole");
-                let answer = server.lock().answer(&parts.method, parts.uri.path(), &body);
-                let (status, answer) = answer.ok_or("connection reset")?;
-                let response = Response::builder().status(StatusCode::from_u16(status).expect("valid"));
-                Ok::<_, &str>(response.body(Body::from(answer.to_string().into_bytes())).expect("valid"))
-            }
-        };
-        Client::new(tower::service_fn(serve), "default")
     }
 
     fn update() -> ClaimUpdate {

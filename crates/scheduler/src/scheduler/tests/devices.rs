@@ -8,7 +8,7 @@ use crate::objects::ObjectKind;
 use crate::placement::{ClaimOrder, LATE_EFFECT};
 use crate::scheduler::{BindReview, Requester};
 use berth_devices::{
-    ClaimAllocation, ClaimUser, Device, DeviceClass, DeviceConditions, DeviceId, DeviceTraits, PoolId, Reach,
+    ClaimAllocation, ClaimUser, Device, DeviceClass, DeviceConditions, DeviceId, PoolId, Reach,
     ResourceClaim, ResourceSlice,
 };
 use berth_model::{
@@ -19,16 +19,7 @@ use berth_model::{
 const DRIVER: &str = "gpu.example.com";
 
 fn slice(node: &str, devices: usize) -> ClusterObject {
-    let device = |at: usize| Device {
-        name: format!("gpu-{at}").into(),
-        traits: DeviceTraits::default(),
-        reach: None,
-        binds_to_node: false,
-        taints: [].into(),
-        consumes: Default::default(),
-        binding_conditions: [].into(),
-        binding_failure_conditions: [].into(),
-    };
+    let device = |at: usize| Device { name: format!("gpu-{at}").into(), ..Device::default() };
     ClusterObject::ResourceSlice(Arc::new(ResourceSlice {
         name: format!("slice of {node}").into(),
         pool: PoolId { driver: DRIVER.into(), name: node.into() },
