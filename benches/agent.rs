@@ -210,6 +210,7 @@ fn choosy(cpu_milli: i64) -> PodSpec {
         node_affinity: NodeAffinity {
             required: Some([term("topology.kubernetes.io/zone", Operator::In(zones))].into()),
             preferred: preferred.map(|(weight, term)| PreferredTerm { weight, term }).into(),
+            ..NodeAffinity::default()
         },
         ..plain(cpu_milli)
     }

@@ -19,8 +19,7 @@ pub fn check(data: &[u8]) {
     let config = Config::default();
     let mut world = dump.into_world(ExplainSettings {
         scheduler_names: config.scheduler_names.iter().map(|name| Arc::from(name.as_str())).collect(),
-        placement: config.placement().into(),
-        default_spread: config.pod_topology_spread.defaults(),
+        profiles: config.profiles().into(),
     });
     assert_eq!(world.check(), [""; 0]);
     let first = answer(&mut world);

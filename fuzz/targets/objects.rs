@@ -21,6 +21,7 @@ use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::hints::{Hints, TERMS_MAX};
 use berth_scheduler::objects::{ClusterObject, ObjectKind, ObjectName, system_defaults};
 use berth_scheduler::placement::BindOutcome;
+use berth_scheduler::profile::{Profile, Profiles};
 use berth_scheduler::scheduler::{Action, Scheduler, SchedulerConfig, Settled};
 use kube::api::WatchEvent;
 use serde::de::DeserializeOwned;
@@ -135,12 +136,13 @@ fn change<K: DeserializeOwned + kube::Resource>(event: &str) -> Option<WatchChan
 
 impl Cluster {
     fn new() -> Self {
+        let spread = Profile { default_spread: system_defaults(), ..Profile::default() };
         let config = SchedulerConfig {
             knows_others: true,
             reserve_after: 3 * PAUSE,
             preemption: true,
             advice: true,
-            default_spread: system_defaults(),
+            profiles: Profiles::from(spread).into(),
             ..SchedulerConfig::default()
         };
         let mut scheduler = Scheduler::new(config, Estimator::default());

@@ -83,7 +83,7 @@ pub struct ExplainOptions {
     pub prometheus_url: Option<String>,
     /// Configuration file of berth, for its preferences and default constraints, and for Prometheus.
     #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    pub config: Vec<PathBuf>,
     /// Kubeconfig file. Default: $KUBECONFIG, ~/.kube/config, or the service account of the pod.
     #[arg(long, value_name = "FILE", conflicts_with = "filename")]
     pub kubeconfig: Option<PathBuf>,
@@ -219,7 +219,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 /// Prints how the recommendations of a VPA come about; returns whether everything could be read.
 fn explain_vpa(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
     needs_api_server(options, "a VPA")?;
-    let config = Config::load(options.config.as_deref()).map_err(|error| Failure::Input(error.into()))?;
+    let config = Config::load(&options.config).map_err(|error| Failure::Input(error.into()))?;
     let namespace = options.namespace.as_deref().unwrap_or("default");
     let runtime = runtime()?;
     let mut checkpoints = Vec::new();
@@ -248,8 +248,7 @@ fn explain_vpa(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
 /// Prints what a ServiceScaler does, and would have done in the last day.
 fn explain_service(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
     needs_api_server(options, "a ServiceScaler")?;
-    let mut config =
-        Config::load(options.config.as_deref()).map_err(|error| Failure::Input(error.into()))?.recommender;
+    let mut config = Config::load(&options.config).map_err(|error| Failure::Input(error.into()))?.recommender;
     if let Some(url) = &options.prometheus_url {
         config.prometheus.get_or_insert_default().url.clone_from(url);
     }
@@ -351,15 +350,14 @@ fn subject(options: &ExplainOptions) -> WhatIfSubject {
 }
 
 fn settings(options: &ExplainOptions) -> Result<ExplainSettings> {
-    let config = Config::load(options.config.as_deref())?;
+    let config = Config::load(&options.config)?;
     let names = match &options.scheduler_name[..] {
         [] => &config.scheduler_names[..],
         names => names,
     };
     Ok(ExplainSettings {
         scheduler_names: names.iter().map(|name| Arc::from(name.as_str())).collect(),
-        placement: config.placement().into(),
-        default_spread: config.pod_topology_spread.defaults(),
+        profiles: config.profiles().into(),
     })
 }
 

@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use berth_config::{Config, FailurePolicy, NAMESPACE_FILE};
+use berth_config::{Config, FailurePolicy, LoadedConfig, NAMESPACE_FILE};
 use berth_controllers::leadership::{self, Leadership};
 use berth_controllers::tasks::{Tasks, ended, host_name};
 use berth_controllers::{recommender, scaler};
@@ -61,9 +61,10 @@ pub struct RunOptions {
     /// Kubeconfig file. Default: $KUBECONFIG, else the service account of the pod berth runs in.
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Configuration file (YAML). Default: every setting has its default.
+    /// Configuration file (YAML): one of berth, a KubeSchedulerConfiguration of kube-scheduler, or both, each with its own
+    /// --config. Default: every setting has its default.
     #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    pub config: Vec<PathBuf>,
     /// Use leader election, so that one of several processes schedules.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub leader_elect: Option<bool>,
@@ -105,16 +106,17 @@ const CONNECTIONS_MAX: Duration = Duration::from_secs(6);
 
 /// Runs until SIGTERM or SIGINT.
 pub fn run(options: RunOptions) -> Result<()> {
-    let mut config = Config::load(options.config.as_deref())?;
+    let LoadedConfig { mut config, kubeconfig, notes: unused } = LoadedConfig::read(&options.config)?;
     config.leader_election.enabled = options.leader_elect.unwrap_or(config.leader_election.enabled);
     config.health_address = options.health_address.unwrap_or(config.health_address);
     config.recommender.enabled = options.recommender.unwrap_or(config.recommender.enabled);
     let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let notes = options.upstream.apply(&mut config, env)?;
     super::logging::init(config.log_format);
-    for note in notes {
+    for note in unused.iter().chain(&notes) {
         tracing::warn!("{note}");
     }
+    let kubeconfig = options.kubeconfig.or(kubeconfig);
     io_runtime(cores())?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -124,7 +126,7 @@ pub fn run(options: RunOptions) -> Result<()> {
                 _ = interrupt.recv() => {}
             }
         };
-        let cluster = cluster_config(options.kubeconfig.as_deref()).await?;
+        let cluster = cluster_config(kubeconfig.as_deref()).await?;
         run_until(cluster, config, stop).await
     })
 }
@@ -565,7 +567,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         ObjectKind::AllocationPolicy,
         ObjectKind::Quota,
     ]);
-    if config.pod_topology_spread.adds_constraints() {
+    if config.spreads_by_default() {
         objects.extend(ObjectKind::SPREADING);
     }
     SchedulerConfig {
@@ -584,8 +586,7 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         advice: config.fragmentation.every().is_some(),
         knows_others: config.extender.enabled || config.guard.enabled,
         volume_bind_timeout: config.volume_bind_timeout.get(),
-        default_spread: config.pod_topology_spread.defaults(),
-        placement: config.placement().into(),
+        profiles: config.profiles().into(),
     }
 }
 

@@ -66,6 +66,11 @@ fn labels(spec: &PodSpec, node: &Node, side: Side, into: &mut Vec<NodeChange>) -
             _ => NodeChange::Unselect { key: key.clone(), value: value.clone() },
         });
     }
+    let enforced = spec.node_affinity.enforced.as_deref().unwrap_or_default();
+    if !enforced.is_empty() && !enforced.iter().any(|term| term.matches(&node.name, &node.labels)) {
+        // The scheduler's profile is not the pod's to change.
+        into.extend(enforced.iter().filter_map(|term| relabelling(term, node)).min_by_key(Vec::len)?);
+    }
     let Some(terms) = &spec.node_affinity.required else {
         return Some(());
     };

@@ -6,24 +6,21 @@ use std::time::Duration;
 
 use super::Which;
 use super::change::NodeChange;
-use berth_model::{Node, Peer, Pod, Spread};
+use berth_model::{Node, Peer, Pod};
 use berth_scheduler::agent::{Agent, AgentConfig, CacheLimits};
 use berth_scheduler::class::Class;
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::gang::AllocationName;
 use berth_scheduler::inventory::{Inventory, NodeId, Row};
 use berth_scheduler::objects::ClusterObject;
-use berth_scheduler::rules::PlacementSettings;
+use berth_scheduler::profile::Profiles;
 use berth_scheduler::scheduler::{Scheduler, SchedulerConfig, Standings, Verdict};
 
 /// Settings that affect the answers.
 #[derive(Debug, Clone)]
 pub struct ExplainSettings {
     pub scheduler_names: Vec<Arc<str>>,
-    /// For pods that no policy selects.
-    pub placement: Arc<PlacementSettings>,
-    /// Without selectors, as in [`SchedulerConfig`].
-    pub default_spread: Spread,
+    pub profiles: Arc<Profiles>,
 }
 
 /// See the module documentation.
@@ -50,8 +47,7 @@ impl World {
     ) -> Self {
         let config = SchedulerConfig {
             scheduler_names: settings.scheduler_names.clone(),
-            default_spread: settings.default_spread.clone(),
-            placement: settings.placement.clone(),
+            profiles: settings.profiles.clone(),
             advice: true,
             // Each pod is judged by itself.
             max_waiting_classes: usize::MAX,

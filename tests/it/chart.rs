@@ -224,7 +224,7 @@ fn loaded_config(objects: &[Value]) -> Config {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("berth.yaml");
     fs::write(&file, map["data"]["berth.yaml"].as_str().unwrap()).unwrap();
-    Config::load(Some(&file)).unwrap_or_else(|error| panic!("{error}"))
+    Config::load(std::slice::from_ref(&file)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]

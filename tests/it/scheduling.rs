@@ -8,6 +8,7 @@ mod devices;
 mod faults;
 mod leaders;
 mod preemption;
+mod profiles;
 mod rbac;
 mod texts;
 mod volumes;

@@ -4,9 +4,12 @@
 //! field is also its user documentation: it becomes a description in the JSON schema ([`schema`]) that the
 //! chart validates its values with. May not know: kube, tokio, agents.
 
+mod affinity;
 mod dimension;
 mod fragmentation;
+mod kube_scheduler;
 mod load;
+mod profile;
 mod recommender;
 mod scaling;
 mod serving;
@@ -26,16 +29,17 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::{Deserialize, Serialize};
 
+pub use affinity::{AddedAffinity, AddedNodeSelector, AddedPreference, AddedRequirement, AddedTerm};
 pub use dimension::DimensionConfig;
 pub use fragmentation::Fragmentation;
-pub use load::ConfigError;
+pub use load::{ConfigError, LoadedConfig};
+pub use profile::{PackedResource, ProfileConfig};
 pub use recommender::{Apply, AutoCreate, Estimation, Recommender, StatusThresholds, Storage};
 pub use scaling::Scaling;
 pub use serving::{ExtenderConfig, FailurePolicy, GuardConfig, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
 
 use berth_scheduler::dispatch::DispatcherKind;
-use berth_scheduler::rules::PlacementSettings;
 
 /// All keys of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +53,10 @@ pub struct Config {
         inner(regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"))
     )]
     pub scheduler_names: Vec<String>,
+
+    /// Settings for the pods of some of the `schedulerNames` that differ from those of the file. An
+    /// [AllocationPolicy](policies.md) goes before them.
+    pub profiles: Vec<ProfileConfig>,
 
     /// Number of allocation agents: threads that choose nodes, each with its own caches. 0: one per available
     /// core, at most four.
@@ -219,6 +227,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             scheduler_names: vec!["berth".to_owned()],
+            profiles: Vec::new(),
             agents: 0,
             cache_memory_mib: 256,
             cache_max_age: ConfigDuration::from_secs(600),
@@ -269,30 +278,12 @@ impl Default for LeaderElection {
 }
 
 impl Config {
-    /// Reads and validates the file; returns the defaults if `file` is `None`.
+    /// Reads the files as [`LoadedConfig::read`] does.
     ///
     /// # Errors
-    /// The file cannot be read, is not valid YAML for [`Config`], or has a value out of its limits. The
-    /// message names the file, the line, the field and the allowed values.
-    pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
-        match file {
-            Some(file) => load::read(file),
-            None => Ok(Self::default()),
-        }
-    }
-
-    /// Parses and validates the text of `file`, which is only named in the error.
-    ///
-    /// # Errors
-    /// As [`Config::load`].
-    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        load::parse(file, text)
-    }
-
-    /// Returns the placement of pods that no policy selects.
-    pub fn placement(&self) -> PlacementSettings {
-        let candidate_width = self.candidate_width as usize;
-        PlacementSettings { packing: self.packing, candidate_width, ..PlacementSettings::default() }
+    /// As [`LoadedConfig::read`].
+    pub fn load(files: &[PathBuf]) -> Result<Self, ConfigError> {
+        LoadedConfig::read(files).map(|loaded| loaded.config)
     }
 
     /// Returns the number of agents to start on a machine with `available_cores` cores.

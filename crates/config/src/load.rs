@@ -8,6 +8,8 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
 use super::Config;
+use super::kube_scheduler::{Rest, is_kube_scheduler, translate};
+use berth_model::InvalidField;
 
 /// Error of loading the configuration.
 #[derive(Debug, thiserror::Error)]
@@ -19,37 +21,123 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// `problem` names the field and the allowed values. The line is `None` if the value is a default.
+    #[error("{} is of the same kind as {}: give one configuration file of each kind", file.display(), earlier.display())]
+    SameKind { file: PathBuf, earlier: PathBuf },
     #[error("{}{}: {problem}", file.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
     Invalid { file: PathBuf, line: Option<u64>, problem: String },
 }
 
-pub(super) fn read(file: &Path) -> Result<Config, ConfigError> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
-    parse(file, &text)
+/// The files of `--config`, read.
+#[derive(Debug, Default)]
+pub struct LoadedConfig {
+    pub config: Config,
+    /// Of `clientConnection` in kube-scheduler's file.
+    pub kubeconfig: Option<PathBuf>,
+    /// Fields of kube-scheduler's file that mean nothing here, a line each.
+    pub notes: Vec<String>,
 }
 
-pub(super) fn parse(file: &Path, text: &str) -> Result<Config, ConfigError> {
-    parse_text(text).map_err(|(line, problem)| ConfigError::Invalid { file: file.to_owned(), line, problem })
+/// How the kind of a file is found out.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Head {
+    api_version: Option<String>,
+    kind: Option<String>,
 }
 
-/// Parses and validates. The error is a line, counted from 1, and the problem there.
-fn parse_text(text: &str) -> Result<Config, (Option<u64>, String)> {
-    let config: Config = serde_saphyr::from_str(text).map_err(|error| explain(text, &error))?;
-    match config.validate() {
-        Ok(()) => Ok(config),
-        Err(invalid) => {
-            let place = values(text).into_iter().find(|value| value.field == invalid.field);
-            Err((place.map(|value| value.at.line()), invalid.to_string()))
+impl LoadedConfig {
+    /// Reads and validates the files: one with the fields of [`Config`], one `KubeSchedulerConfiguration`, which goes
+    /// before it in what it sets, or both. Returns the defaults without a file.
+    ///
+    /// # Errors
+    /// A file cannot be read, is not valid YAML for its kind, has a value out of its limits or one that berth can neither
+    /// follow nor ignore, or there are two of one kind. The message names the file, the line, the field and the allowed
+    /// values.
+    pub fn read(files: &[PathBuf]) -> Result<Self, ConfigError> {
+        let read = |file: &PathBuf| match std::fs::read_to_string(file) {
+            Ok(text) => Ok((file.clone(), text)),
+            Err(source) => Err(ConfigError::Read { file: file.clone(), source }),
+        };
+        Self::parse(files.iter().map(read).collect::<Result<_, _>>()?)
+    }
+
+    /// Does the same with the texts of the files, whose names are only for errors.
+    ///
+    /// # Errors
+    /// As [`LoadedConfig::read`].
+    pub fn parse(files: Vec<(PathBuf, String)>) -> Result<Self, ConfigError> {
+        let (mut own, mut upstream) = (None, None);
+        for (file, text) in files {
+            let head: Head = serde_saphyr::from_str(&text).unwrap_or_default();
+            let is_upstream = is_kube_scheduler(head.api_version.as_deref(), head.kind.as_deref());
+            let place = if is_upstream { &mut upstream } else { &mut own };
+            if let Some((earlier, _)) = place.replace((file.clone(), text)) {
+                return Err(ConfigError::SameKind { file, earlier });
+            }
+        }
+        let config = match &own {
+            Some((file, text)) => parse_text(text).map_err(|place| place.of(file))?,
+            None => Config::default(),
+        };
+        match upstream {
+            Some((file, text)) => {
+                with_upstream(config, own.is_none(), &text).map_err(|place| place.of(&file))
+            }
+            None => Ok(LoadedConfig { config, ..LoadedConfig::default() }),
         }
     }
 }
 
+/// Applies the text of a `KubeSchedulerConfiguration`.
+fn with_upstream(mut config: Config, alone: bool, text: &str) -> Result<LoadedConfig, Place> {
+    let file = serde_saphyr::from_str(text).map_err(|error| explain(text, &error))?;
+    let rest = translate(file, alone, &mut config);
+    match rest.and_then(|rest| config.validate().map(|()| rest)) {
+        Ok(Rest { kubeconfig, notes }) => Ok(LoadedConfig { config, kubeconfig, notes }),
+        Err(invalid) => Err(Place::invalid(text, &invalid)),
+    }
+}
+
+/// Returns the line of the field, or of the closest one above it that the text has.
+fn line_of(text: &str, invalid: &InvalidField) -> Option<u64> {
+    let values = values(text);
+    let mut field = &*invalid.field;
+    loop {
+        if let Some(value) = values.iter().find(|value| value.field == field) {
+            return Some(value.at.line());
+        }
+        field = &field[..field.rfind(['.', '['])?];
+    }
+}
+
+/// A problem, and its line in the file, counted from 1.
+struct Place(Option<u64>, String);
+
+impl Place {
+    fn of(self, file: &Path) -> ConfigError {
+        let Place(line, problem) = self;
+        ConfigError::Invalid { file: file.to_owned(), line, problem }
+    }
+
+    fn invalid(text: &str, invalid: &InvalidField) -> Place {
+        Place(line_of(text, invalid), invalid.to_string())
+    }
+}
+
+/// Parses and validates berth's own file.
+fn parse_text(text: &str) -> Result<Config, Place> {
+    let config: Config = serde_saphyr::from_str(text).map_err(|error| explain(text, &error))?;
+    match config.validate() {
+        Ok(()) => Ok(config),
+        Err(invalid) => Err(Place::invalid(text, &invalid)),
+    }
+}
+
 /// The parser knows the position of an error, but not the name of its field.
-fn explain(text: &str, error: &serde_saphyr::Error) -> (Option<u64>, String) {
+fn explain(text: &str, error: &serde_saphyr::Error) -> Place {
     let plain = error.without_snippet().to_string();
     let Some(at) = error.location() else {
-        return (None, plain);
+        return Place(None, plain);
     };
     // The parser appends the position to its text; we put it in front, as compilers do.
     let suffix = format!(" at line {}, column {}", at.line(), at.column());
@@ -58,7 +146,7 @@ fn explain(text: &str, error: &serde_saphyr::Error) -> (Option<u64>, String) {
         Some(value) => format!("{}: {problem}", value.field),
         None => problem.to_owned(),
     };
-    (Some(at.line()), problem)
+    Place(Some(at.line()), problem)
 }
 
 /// Errors with these texts have the position of the value's key, others that of the value.

@@ -3,16 +3,23 @@ use std::time::Duration;
 
 use super::spread::{InclusionPolicy, WhenUnsatisfiable};
 use super::*;
+use berth_model::Preference;
 use berth_prometheus::{HttpHeader, PrometheusConfig};
 
-fn load(text: &str) -> Result<Config, ConfigError> {
+/// Reads a file with this text.
+pub(super) fn load(text: &str) -> Result<LoadedConfig, ConfigError> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(text.as_bytes()).unwrap();
-    Config::load(Some(file.path()))
+    LoadedConfig::read(&[file.path().to_owned()])
+}
+
+/// Returns the configuration of a file with this text.
+fn read(text: &str) -> Result<Config, ConfigError> {
+    load(text).map(|loaded| loaded.config)
 }
 
 /// Returns the message after the name of the file.
-fn refusal(text: &str) -> String {
+pub(super) fn refusal(text: &str) -> String {
     let error = load(text).expect_err(text);
     let ConfigError::Invalid { file, .. } = &error else { panic!("{error}") };
     error.to_string().strip_prefix(file.to_str().unwrap()).expect("the file comes first").to_owned()
@@ -20,9 +27,9 @@ fn refusal(text: &str) -> String {
 
 #[test]
 fn without_a_file_and_with_an_empty_one_everything_has_its_default() {
-    assert_eq!(Config::load(None).unwrap(), Config::default());
+    assert_eq!(Config::load(&[]).unwrap(), Config::default());
     for empty in ["", "# nothing yet\n", "leaderElection:\n", "leaderElection: {}\nbackoff: {}\n"] {
-        assert_eq!(load(empty).unwrap(), Config::default(), "{empty:?}");
+        assert_eq!(read(empty).unwrap(), Config::default(), "{empty:?}");
     }
     assert_eq!(Config::default().validate(), Ok(()));
 }
@@ -50,8 +57,17 @@ fn an_error_of_a_type_names_the_field_also_in_lists_and_on_one_line() {
 
 #[test]
 fn a_file_that_sets_everything_is_read() {
-    let config = load(
+    let config = read(
         "schedulerNames: [berth, berth-batch]
+profiles:
+- schedulerName: berth-batch
+  packing: MostAllocated
+  packedResources: [{name: memory, weight: 2}]
+  preferences: [NodeResourcesFit]
+  podTopologySpread: {defaultingType: List}
+  addedAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms: [{matchExpressions: [{key: pool, operator: Exists}]}]
 agents: 2
 cacheMemoryMiB: 512
 cacheMaxAge: 1h30m
@@ -131,6 +147,7 @@ logFormat: json
         node_affinity_policy: InclusionPolicy::Ignore,
         node_taints_policy: InclusionPolicy::Honor,
     };
+    let pool = AddedRequirement { key: "pool".into(), operator: "Exists".into(), values: Vec::new() };
     let expected = Config {
         scaling: Scaling {
             enabled: true,
@@ -142,6 +159,25 @@ logFormat: json
             custom_queries: vec!["shop".into()],
         },
         scheduler_names: vec!["berth".into(), "berth-batch".into()],
+        profiles: vec![ProfileConfig {
+            scheduler_name: "berth-batch".into(),
+            packing: Some(Packing::MostAllocated),
+            packed_resources: Some(vec![PackedResource { name: "memory".into(), weight: 2 }]),
+            preferences: Some(vec![Preference::NodeResourcesFit]),
+            pod_topology_spread: Some(PodTopologySpread {
+                defaulting_type: DefaultingType::List,
+                default_constraints: Vec::new(),
+            }),
+            added_affinity: Some(AddedAffinity {
+                required_during_scheduling_ignored_during_execution: Some(AddedNodeSelector {
+                    node_selector_terms: vec![AddedTerm {
+                        match_expressions: vec![pool],
+                        ..AddedTerm::default()
+                    }],
+                }),
+                ..AddedAffinity::default()
+            }),
+        }],
         agents: 2,
         cache_memory_mib: 512,
         cache_max_age: ConfigDuration::from_secs(5_400),
@@ -234,7 +270,7 @@ logFormat: json
 #[test]
 fn every_dispatcher_is_known_by_its_name() {
     for kind in DispatcherKind::ALL {
-        assert_eq!(load(&format!("dispatcher: {kind}")).unwrap().dispatcher, kind);
+        assert_eq!(read(&format!("dispatcher: {kind}")).unwrap().dispatcher, kind);
     }
     assert_eq!(Config::default().dispatcher, DispatcherKind::LatcachePriced);
 }
@@ -242,14 +278,14 @@ fn every_dispatcher_is_known_by_its_name() {
 #[test]
 fn what_is_written_is_read_back() {
     let config = Config { agents: 7, estimator_file: Some("/tmp/x".into()), ..Config::default() };
-    assert_eq!(load(&serde_saphyr::to_string(&config).unwrap()).unwrap(), config);
+    assert_eq!(read(&serde_saphyr::to_string(&config).unwrap()).unwrap(), config);
 }
 
 #[test]
 fn an_unknown_key_is_refused_with_its_name_and_the_known_ones() {
     let message = refusal("agents: 1\nagentz: 2\n");
     assert!(
-        message.starts_with(":2: unknown field `agentz`, expected one of schedulerNames, agents,"),
+        message.starts_with(":2: unknown field `agentz`, expected one of schedulerNames, profiles, agents,"),
         "{message}"
     );
     let message = refusal("leaderElection:\n  enable: true\n");
@@ -265,7 +301,7 @@ fn constraints(list: &str) -> String {
 
 #[test]
 fn the_default_constraints_are_the_systems_or_those_of_the_list() {
-    let spread = |text: &str| load(text).unwrap().pod_topology_spread;
+    let spread = |text: &str| read(text).unwrap().pod_topology_spread;
     assert_eq!(spread("").defaults(), berth_scheduler::objects::system_defaults());
     let off = spread("podTopologySpread: {defaultingType: List}");
     assert!(!off.adds_constraints() && off.defaults().constraints.is_empty());
@@ -382,7 +418,7 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
-    let error = Config::load(Some(Path::new("no/such/berth.yaml"))).unwrap_err();
+    let error = Config::load(&[PathBuf::from("no/such/berth.yaml")]).unwrap_err();
     assert_eq!(error.to_string(), "cannot read the configuration file no/such/berth.yaml");
     assert!(std::error::Error::source(&error).is_some(), "the cause is kept");
 }
@@ -443,8 +479,8 @@ fn the_limits_of_the_schema_are_the_limits_of_the_check() {
         let (Some(min), Some(max)) = (property["minimum"].as_u64(), property["maximum"].as_u64()) else {
             continue;
         };
-        load(&format!("{key}: {min}")).unwrap();
-        load(&format!("{key}: {max}")).unwrap();
+        read(&format!("{key}: {min}")).unwrap();
+        read(&format!("{key}: {max}")).unwrap();
         let message = refusal(&format!("{key}: {}", max + 1));
         assert!(message.contains(&format!("{key}: {} is not from {min} to {max}", max + 1)), "{message}");
         if min > 0 {
@@ -469,4 +505,53 @@ fn every_field_of_the_schema_is_documented_and_has_its_default() {
         }
     }
     check(&schema(), "");
+}
+
+#[test]
+fn profiles_are_of_names_of_this_scheduler_and_errors_name_their_field() {
+    for (text, expected) in [
+        (
+            "profiles: [{schedulerName: other}]",
+            ":1: profiles[0].schedulerName: `other` is none of schedulerNames",
+        ),
+        (
+            "profiles:\n- schedulerName: berth\n- schedulerName: berth\n",
+            ":3: profiles[1].schedulerName: `berth` has a profile above",
+        ),
+        (
+            "profiles: [{schedulerName: berth, preferences: [ImageLocality, ImageLocality]}]",
+            ":1: profiles[0].preferences: ImageLocality is listed twice",
+        ),
+        (
+            "profiles: [{schedulerName: berth, packedResources: []}]",
+            ":1: profiles[0].packedResources: it is empty",
+        ),
+        (
+            "profiles: [{schedulerName: berth, packedResources: [{name: cpu, weight: 0}]}]",
+            ":1: profiles[0].packedResources: cpu: weight 0 is not from 1 to 100",
+        ),
+        (
+            "profiles:\n- schedulerName: berth\n  podTopologySpread:\n    defaultingType: List\n    defaultConstraints:\n    \
+             - {maxSkew: 0, topologyKey: a, whenUnsatisfiable: DoNotSchedule}\n",
+            ":6: profiles[0].podTopologySpread.defaultConstraints: constraint 0: maxSkew: 0 is not",
+        ),
+        ("profiles: [{}]", ":1: profiles[0]: missing field `schedulerName`"),
+    ] {
+        let message = refusal(text);
+        assert!(message.starts_with(expected), "{text}: {message}");
+    }
+    let some = read("packing: MostAllocated\nprofiles: [{schedulerName: berth, candidates: 3}]");
+    assert!(some.is_err(), "unknown fields are errors");
+    let profiles = read("packing: MostAllocated\npodTopologySpread: {defaultingType: List}\nschedulerNames: [a, b]\nprofiles: \
+                         [{schedulerName: b, podTopologySpread: {}}]\n")
+    .unwrap();
+    assert!(profiles.spreads_by_default(), "for one of the two");
+    let profiles = profiles.profiles();
+    assert_eq!(
+        profiles.of("b").placement,
+        profiles.of("a").placement,
+        "what is left out is that of the file"
+    );
+    assert_eq!(profiles.of("b").default_spread.constraints.len(), 2);
+    assert!(profiles.of("a").default_spread.constraints.is_empty());
 }

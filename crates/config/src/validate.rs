@@ -13,6 +13,7 @@ impl Config {
     /// The first invalid field.
     pub fn validate(&self) -> Result<(), InvalidField> {
         scheduler_names(&self.scheduler_names)?;
+        self.validate_profiles()?;
         within("agents", self.agents, 0..=64)?;
         within("cacheMemoryMiB", self.cache_memory_mib, 16..=65_536)?;
         lasts("cacheMaxAge", self.cache_max_age, SECOND..=DAY)?;

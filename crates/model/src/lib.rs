@@ -49,7 +49,9 @@ pub use preference::{Packing, Preference};
 pub use quantity::{Quantity, QuantityError, exact_bytes};
 pub use report::{PodRef, PodReport};
 pub use resources::{Amounts, Extended, Usage};
-pub use selector::{FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement};
+pub use selector::{
+    FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement, WrongRequirement,
+};
 pub use taints::{Effect, Taint, Toleration, TolerationOperator, taint_number};
 pub use validate::InvalidField;
 pub use volumes::{

@@ -1,5 +1,6 @@
 //! Checks of configured values, and the error that names the field.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -13,9 +14,16 @@ use super::ConfigDuration;
 #[error("{field}: {problem}")]
 pub struct InvalidField {
     /// Path of the field, such as `leaderElection.leaseDuration`.
-    pub field: &'static str,
+    pub field: Cow<'static, str>,
     /// The value, and the allowed values.
     pub problem: String,
+}
+
+impl InvalidField {
+    /// Returns the same of a field of `parent`.
+    pub fn of(self, parent: &str) -> InvalidField {
+        InvalidField { field: format!("{parent}.{}", self.field).into(), problem: self.problem }
+    }
 }
 
 pub const MILLISECOND: ConfigDuration = ConfigDuration::new(Duration::from_millis(1));
@@ -25,7 +33,7 @@ pub const DAY: ConfigDuration = ConfigDuration::from_secs(86_400);
 pub const MONTH: ConfigDuration = ConfigDuration::from_secs(30 * 86_400);
 
 pub fn refuse(field: &'static str, problem: impl Into<String>) -> Result<(), InvalidField> {
-    Err(InvalidField { field, problem: problem.into() })
+    Err(InvalidField { field: field.into(), problem: problem.into() })
 }
 
 pub fn within(field: &'static str, value: u32, allowed: RangeInclusive<u32>) -> Result<(), InvalidField> {

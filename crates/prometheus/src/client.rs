@@ -120,7 +120,7 @@ impl PrometheusClient {
             builder = builder.no_proxy();
         }
         let url = address.as_str().trim_end_matches('/').to_owned();
-        let problem = |problem: String| berth_model::InvalidField { field: "prometheus.url", problem };
+        let problem = |problem: String| berth_model::InvalidField { field: "prometheus.url".into(), problem };
         let http = builder.build().map_err(|error| problem(with_causes(&error)))?;
         let http = Client::from(http, &url).map_err(|error| problem(with_causes(&error)))?;
         Ok(Self { http, url, config, counters: QueryCounters::default(), patience })

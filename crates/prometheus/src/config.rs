@@ -307,7 +307,7 @@ impl PrometheusConfig {
             }
             Ok(url) => return Ok(url),
         };
-        Err(InvalidField { field: FIELD, problem })
+        Err(InvalidField { field: FIELD.into(), problem })
     }
 
     fn names(&self) -> Result<(), InvalidField> {
@@ -347,7 +347,7 @@ impl PrometheusConfig {
                 return refuse(FIELD, format!("one has more than {MATCHER_BYTES_MAX} bytes"));
             }
             Matcher::parse(matcher)
-                .map_err(|error| InvalidField { field: FIELD, problem: error.to_string() })?;
+                .map_err(|error| InvalidField { field: FIELD.into(), problem: error.to_string() })?;
         }
         Ok(())
     }
@@ -362,7 +362,7 @@ impl PrometheusConfig {
             if self.headers[..at].iter().any(is_same) {
                 return refuse(FIELD, format!("{} is set twice", header.name));
             }
-            header.validate().map_err(|problem| InvalidField { field: FIELD, problem })?;
+            header.validate().map_err(|problem| InvalidField { field: FIELD.into(), problem })?;
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ pub mod objects;
 pub mod placement;
 pub mod policy;
 pub mod preempt;
+pub mod profile;
 pub mod queue;
 pub mod quota;
 pub mod repack;

@@ -67,7 +67,7 @@ pub(super) fn any_label(keys: impl IntoIterator<Item = Arc<str>>) -> NodeAffinit
         expressions: [Requirement { key, operator: Operator::Exists }].into(),
         fields: [].into(),
     };
-    NodeAffinity { required: Some(keys.into_iter().map(term).collect()), preferred: [].into() }
+    NodeAffinity { required: Some(keys.into_iter().map(term).collect()), ..NodeAffinity::default() }
 }
 
 /// Returns the labels of a node: every family, and `others`.

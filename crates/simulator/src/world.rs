@@ -146,7 +146,7 @@ impl<'a> World<'a> {
             agents: setup.agents,
             dispatcher: setup.dispatcher,
             seed: setup.seed,
-            placement: setup.placement.clone(),
+            profiles: Arc::new(setup.placement.clone().into()),
             // Traces have no namespaces.
             max_waiting_classes: usize::MAX,
             ..SchedulerConfig::default()

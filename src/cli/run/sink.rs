@@ -126,12 +126,8 @@ fn watch_kind_also<K>(
 ) where
     K: LeanObject + Resource<DynamicType: Default> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    let counters = match K::KIND {
-        // A new leader looks at how far this watch has come.
-        ObjectKind::ResourceClaim => &sources.claim_watch,
-        _ => &sources.object_watches,
-    };
-    let (to, client, counters, healthy) = (engine.clone(), client.clone(), counters.clone(), health.clone());
+    let counters = sources.object_watches.clone();
+    let (to, client, healthy) = (engine.clone(), client.clone(), health.clone());
     tasks.spawn("watch of other objects", async move {
         let mut index = ObjectIndex::default();
         let sink = |change: WatchChange<K>| {
@@ -153,8 +149,12 @@ fn watch_optional<K>(
 ) where
     K: OptionalKind + LeanObject + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    let (to, client, counters, healthy) =
-        (engine.clone(), client.clone(), sources.object_watches.clone(), health.clone());
+    let counters = match K::KIND {
+        // A new leader looks at how far this watch has come.
+        ObjectKind::ResourceClaim => &sources.claim_watch,
+        _ => &sources.object_watches,
+    };
+    let (to, client, counters, healthy) = (engine.clone(), client.clone(), counters.clone(), health.clone());
     tasks.spawn("watch of other objects", async move {
         let mut index = ObjectIndex::default();
         let sink = |change: WatchChange<K>| index.take(change, &mut ToScheduler(&to, &healthy));
@@ -179,9 +179,9 @@ pub(super) fn watch_cluster(
     watch_kind::<LeanCsiDriver>(tasks, engine, client, sources, health);
     watch_kind::<LeanCsiStorageCapacity>(tasks, engine, client, sources, health);
     watch_kind::<LeanVolumeAttachment>(tasks, engine, client, sources, health);
-    watch_kind::<LeanResourceSlice>(tasks, engine, client, sources, health);
-    watch_kind::<LeanDeviceClass>(tasks, engine, client, sources, health);
-    watch_kind::<LeanResourceClaim>(tasks, engine, client, sources, health);
+    watch_optional::<LeanResourceSlice>(tasks, engine, client, sources, health, |()| {});
+    watch_optional::<LeanDeviceClass>(tasks, engine, client, sources, health, |()| {});
+    watch_optional::<LeanResourceClaim>(tasks, engine, client, sources, health, |()| {});
     let statuses = sources.allocations.clone();
     let of_version = move |version| statuses.use_version(version);
     watch_optional::<LeanAllocation>(tasks, engine, client, sources, health, |()| {});
@@ -191,7 +191,7 @@ pub(super) fn watch_cluster(
     watch_optional::<LeanCoschedulingPodGroup>(tasks, engine, client, sources, health, |()| {});
     watch_kind::<LeanPodDisruptionBudget>(tasks, engine, client, sources, health);
     let mut shared = BTreeSet::new();
-    if config.pod_topology_spread.adds_constraints() {
+    if config.spreads_by_default() {
         watch_kind::<LeanService>(tasks, engine, client, sources, health);
         watch_shared::<LeanReplicationController>(tasks, (engine, watches), client, sources, health);
         watch_shared::<LeanReplicaSet>(tasks, (engine, watches), client, sources, health);

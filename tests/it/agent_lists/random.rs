@@ -242,6 +242,7 @@ pub fn spec() -> impl Strategy<Value = PodSpec> {
             node_affinity: NodeAffinity {
                 required: required.map(Vec::into_boxed_slice),
                 preferred: preferred.into(),
+                ..NodeAffinity::default()
             },
             images: images.into_iter().map(|(name, _)| Arc::from(name)).collect(),
             containers: 1,

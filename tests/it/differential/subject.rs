@@ -15,6 +15,7 @@ use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::inventory::Occupant;
 use berth_scheduler::objects::{ObjectKind, ObjectName};
 use berth_scheduler::preempt::{self, Cost, Site};
+use berth_scheduler::profile::{Profile, Profiles};
 use berth_scheduler::scheduler::{Scheduler, SchedulerConfig};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -58,7 +59,8 @@ pub struct Subject {
 impl Subject {
     pub fn new(seed: u64) -> Self {
         let default_spread = berth_scheduler::objects::system_defaults();
-        let config = SchedulerConfig { default_spread, ..SchedulerConfig::default() };
+        let profiles = Profiles::from(Profile { default_spread, ..Profile::default() }).into();
+        let config = SchedulerConfig { profiles, ..SchedulerConfig::default() };
         let cache = CacheLimits::unlimited();
         Subject {
             interner: Interner::default(),

@@ -179,6 +179,13 @@ const COVERED: &[Document] = &[
         )],
     },
     Document {
+        path: "docs/kube-scheduler-configuration.md",
+        commands: &[(
+            "berth run --kubeconfig FILE --config kube-scheduler.yaml",
+            "tests/it/scheduling/profiles.rs, against a real API server",
+        )],
+    },
+    Document {
         path: "docs/recommender.md",
         commands: &[
             ("berth recommend", "src/cli/recommend/tests/cluster.rs, on a fake API server"),

@@ -246,7 +246,7 @@ pub(super) async fn assert_same_texts(cluster: &TestControlPlane, zoo: &[(&'stat
 }
 
 /// Creates each pod twice, once per scheduler, and compares their conditions and events. Returns the differences.
-async fn compare(client: &Client, zoo: &[(&'static str, Value)]) -> Vec<String> {
+pub(super) async fn compare(client: &Client, zoo: &[(&'static str, Value)]) -> Vec<String> {
     let mut differences = Vec::new();
     let mut pairs = Vec::new();
     for (name, spec) in zoo {

@@ -424,7 +424,7 @@ fn spec(kind: u64) -> Result<Arc<PodSpec>, SpecError> {
     let in_zone = |zone: &str| {
         let requirement = Requirement { key: "zone".into(), operator: Operator::In([zone.into()].into()) };
         let term = NodeSelectorTerm { expressions: [requirement].into(), fields: [].into() };
-        NodeAffinity { required: Some([term].into()), preferred: [].into() }
+        NodeAffinity { required: Some([term].into()), ..NodeAffinity::default() }
     };
     Ok(Arc::new(match kind {
         0 => plain(300),

@@ -223,6 +223,11 @@ impl Settings {
     }
 
     pub fn scheduler(&self, reserve_after: Duration, max_waiting_classes: usize) -> Scheduler {
+        let placement = Arc::new(PlacementSettings {
+            packing: self.packing,
+            candidate_width: self.candidate_width,
+            ..PlacementSettings::default()
+        });
         let config = SchedulerConfig {
             agents: self.agents,
             dispatcher: self.dispatcher,
@@ -234,11 +239,7 @@ impl Settings {
             reserve_after,
             objects: objects::KINDS.into(),
             knows_others: self.guard.is_some(),
-            placement: Arc::new(PlacementSettings {
-                packing: self.packing,
-                candidate_width: self.candidate_width,
-                ..PlacementSettings::default()
-            }),
+            profiles: Arc::new(placement.into()),
             ..SchedulerConfig::default()
         };
         Scheduler::new(config, Estimator::default())

@@ -19,13 +19,22 @@ pub struct Berth {
 impl Berth {
     /// Starts it with this configuration (YAML; leader election is off unless it says otherwise).
     pub fn start(kubeconfig: &Path, config: &str) -> Berth {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let file = folder.path().join("berth.yaml");
         let mut text = format!("healthAddress: 127.0.0.1:0\n{config}\n");
         if !config.contains("leaderElection") {
             text.push_str("leaderElection: {enabled: false}\n");
         }
-        std::fs::write(&file, text).expect("the configuration is written");
+        Self::start_with_files(kubeconfig, &[&text])
+    }
+
+    /// Starts it with configuration files with these texts.
+    pub fn start_with_files(kubeconfig: &Path, texts: &[&str]) -> Berth {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let write = |(at, text): (usize, &&str)| {
+            let file = folder.path().join(format!("{at}.yaml"));
+            std::fs::write(&file, text).expect("the configuration is written");
+            ["--config".into(), file.into_os_string()]
+        };
+        let files: Vec<_> = texts.iter().enumerate().flat_map(write).collect();
         let log = File::create(folder.path().join("log")).expect("a log file");
         // For measurements: a build other than the tested one.
         let program = std::env::var_os("BERTH_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_berth").into());
@@ -33,8 +42,7 @@ impl Berth {
             .arg("run")
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .arg("--config")
-            .arg(&file)
+            .args(&files)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

@@ -4,7 +4,7 @@
 //! the intent is unclear, and the API server rejects such terms anyway.
 
 use berth_model::{
-    FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement, names,
+    FieldRequirement, NodeAffinity, NodeSelectorTerm, Operator, PreferredTerm, Requirement, WrongRequirement,
 };
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub(super) fn node_affinity(
         });
     }
     preferred.sort_unstable();
-    NodeAffinity { required, preferred: preferred.into_boxed_slice() }
+    NodeAffinity { required, preferred: preferred.into_boxed_slice(), enforced: None }
 }
 
 /// The terms of a persistent volume's node affinity, sorted. One that cannot be understood matches nothing (upstream: an error
@@ -71,7 +71,7 @@ pub(crate) fn node_terms(lean: &[LeanTerm], interner: &mut Interner) -> Box<[Nod
 
 /// A label that must have one of these values.
 pub(crate) fn label_requirement(key: &str, allowed: &[String], interner: &mut Interner) -> Requirement {
-    Requirement { key: interner.text(key), operator: Operator::In(values(allowed, interner)) }
+    Requirement { key: interner.text(key), operator: Operator::any_of(values(allowed, interner)) }
 }
 
 fn is_empty(term: &LeanTerm) -> bool {
@@ -88,87 +88,30 @@ fn term(
     for (i, lean) in lean.match_expressions.iter().enumerate() {
         match operator(lean, interner) {
             Ok(operator) => expressions.push(Requirement { key: interner.text(&lean.key), operator }),
-            Err((field, problem)) => {
+            Err(WrongRequirement { field, problem }) => {
                 problems.note(|| format!("{}.matchExpressions[{i}].{field}", path()), || problem);
             }
         }
     }
     let mut fields = Vec::with_capacity(lean.match_fields.len());
     for (i, lean) in lean.match_fields.iter().enumerate() {
-        match field_requirement(lean, interner) {
+        match FieldRequirement::parse(&lean.key, &lean.operator, values(&lean.values, interner)) {
             Ok(requirement) => fields.push(requirement),
-            Err((field, problem)) => {
+            Err(WrongRequirement { field, problem }) => {
                 problems.note(|| format!("{}.matchFields[{i}].{field}", path()), || problem);
             }
         }
     }
-    expressions.sort_unstable();
-    expressions.dedup();
-    fields.sort_unstable();
-    fields.dedup();
-    NodeSelectorTerm { expressions: expressions.into_boxed_slice(), fields: fields.into_boxed_slice() }
+    NodeSelectorTerm::new(expressions, fields)
 }
 
-/// The invalid field of a requirement, and its problem.
-pub(super) type Wrong = (&'static str, String);
-
-/// Converts the operator and values (upstream: `labels.NewRequirement`).
-pub(super) fn operator(lean: &LeanRequirement, interner: &mut Interner) -> Result<Operator, Wrong> {
-    if !names::is_label_key(&lean.key) {
-        return Err(("key", format!("{:?} is not a label key", lean.key)));
-    }
-    let some_values = |interner: &mut Interner| match lean.values.is_empty() {
-        true => Err(("values", format!("operator {} needs a value", lean.operator))),
-        false => Ok(values(&lean.values, interner)),
-    };
-    let no_values = |operator| match lean.values.is_empty() {
-        true => Ok(operator),
-        false => Err(("values", format!("operator {} takes no values", lean.operator))),
-    };
-    let number = || match &lean.values[..] {
-        [value] => value.parse::<i64>().map_err(|_| ("values", format!("must be an integer, is {value:?}"))),
-        values => Err((
-            "values",
-            format!("operator {} needs exactly one integer, has {} values", lean.operator, values.len()),
-        )),
-    };
-    let operator = match &*lean.operator {
-        "In" => Operator::In(some_values(interner)?),
-        "NotIn" => Operator::NotIn(some_values(interner)?),
-        "Exists" => no_values(Operator::Exists)?,
-        "DoesNotExist" => no_values(Operator::DoesNotExist)?,
-        "Gt" => Operator::Gt(number()?),
-        "Lt" => Operator::Lt(number()?),
-        other => {
-            let problem = format!("{other:?} is none of In, NotIn, Exists, DoesNotExist, Gt, Lt");
-            return Err(("operator", problem));
-        }
-    };
-    match lean.values.iter().find(|value| !names::is_label_value(value)) {
-        Some(value) => Err(("values", format!("{value:?} is not a label value"))),
-        None => Ok(operator),
-    }
+pub(super) fn operator(
+    lean: &LeanRequirement,
+    interner: &mut Interner,
+) -> Result<Operator, WrongRequirement> {
+    Operator::parse(&lean.key, &lean.operator, values(&lean.values, interner))
 }
 
-fn field_requirement(lean: &LeanRequirement, interner: &mut Interner) -> Result<FieldRequirement, Wrong> {
-    if lean.key != "metadata.name" {
-        let problem = format!("nodes are selected by metadata.name only, not by {:?}", lean.key);
-        return Err(("key", problem));
-    }
-    let [name] = &lean.values[..] else {
-        let problem = format!("must be exactly one node name, has {} values", lean.values.len());
-        return Err(("values", problem));
-    };
-    match &*lean.operator {
-        "In" => Ok(FieldRequirement::NameIs(interner.text(name))),
-        "NotIn" => Ok(FieldRequirement::NameIsNot(interner.text(name))),
-        other => Err(("operator", format!("{other:?} is neither In nor NotIn"))),
-    }
-}
-
-fn values(values: &[String], interner: &mut Interner) -> Box<[Arc<str>]> {
-    let mut values: Vec<Arc<str>> = values.iter().map(|value| interner.text(value)).collect();
-    values.sort_unstable();
-    values.dedup();
-    values.into_boxed_slice()
+fn values(values: &[String], interner: &mut Interner) -> Vec<Arc<str>> {
+    values.iter().map(|value| interner.text(value)).collect()
 }

@@ -12,7 +12,7 @@ use super::{Interner, Problems};
 use crate::lean::{LeanAffinity, LeanLabelSelector, LeanPodTerm, LeanPodTerms, LeanSpreadConstraint};
 use berth_model::{
     Identity, LabelSelector, Operator, PodAffinity, PodSelector, PodTerm, Requirement, Spread,
-    SpreadConstraint, WeightedPodTerm,
+    SpreadConstraint, WeightedPodTerm, WrongRequirement,
 };
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
@@ -104,10 +104,10 @@ pub(super) fn selector(
     let mut requirements: Vec<_> =
         (lean.match_labels.iter()).map(|(key, value)| is(interner.text(key), interner.text(value))).collect();
     for (i, lean) in lean.match_expressions.iter().enumerate() {
-        let problem = match operator(lean, interner) {
+        let wrong = match operator(lean, interner) {
             Ok(Operator::Gt(_) | Operator::Lt(_)) => {
                 let problem = format!("{:?} is none of In, NotIn, Exists, DoesNotExist", lean.operator);
-                ("operator", problem)
+                WrongRequirement { field: "operator", problem }
             }
             Ok(operator) => {
                 requirements.push(Requirement { key: interner.text(&lean.key), operator });
@@ -115,7 +115,8 @@ pub(super) fn selector(
             }
             Err(wrong) => wrong,
         };
-        problems.note(|| format!("{}.matchExpressions[{i}].{}", path(), problem.0), || problem.1.clone());
+        let field = || format!("{}.matchExpressions[{i}].{}", path(), wrong.field);
+        problems.note(field, || wrong.problem.clone());
     }
     all_of(requirements)
 }

@@ -18,9 +18,9 @@ pub use claims::LeanResourceClaim;
 pub use slices::LeanResourceSlice;
 
 use super::{LeanObject, name};
-use crate::Interner;
 use crate::convert::Problems;
 use crate::lean::nullable;
+use crate::{Interner, OptionalKind};
 use berth_devices::{DeviceClass, DeviceConfig};
 use berth_model::DeviceTaintEffect;
 use berth_scheduler::objects::{ClusterObject, ObjectKind};
@@ -60,6 +60,10 @@ struct LeanDeviceClassSpec {
     #[serde(deserialize_with = "nullable")]
     config: Vec<LeanDeviceConfig>,
     extended_resource_name: Option<String>,
+}
+
+impl OptionalKind for LeanDeviceClass {
+    const VERSIONS: &'static [()] = &[()];
 }
 
 impl LeanObject for LeanDeviceClass {

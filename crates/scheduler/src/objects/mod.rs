@@ -23,10 +23,11 @@ pub use spreading::{default_constraint, system_defaults};
 
 use crate::gang::Allocation;
 use crate::policy::ObservedPolicy;
+use crate::profile::Profiles;
 use crate::quota;
 use berth_devices::{DeviceClass, ResourceClaim, ResourceSlice};
 use berth_model::{
-    AttachLimits, ClaimName, Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool, Spread,
+    AttachLimits, ClaimName, Holding, Identity, LabelSelector, Labels, Peer, Pod, PodSpec, Pool,
 };
 use spreading::Spreading;
 
@@ -151,18 +152,20 @@ pub struct ObjectStores {
     pub volumes: Volumes,
     pub devices: Devices,
     pub budgets: Budgets,
+    profiles: Arc<Profiles>,
     /// Filled by the scheduler.
     pub quotas: quota::Index,
     /// Pods made from one template share their [`Peer`].
     peers: Pool<Peer>,
+    /// Pods made from one template share their spec.
+    specs: Pool<PodSpec>,
     spreading: Spreading,
 }
 
 impl ObjectStores {
-    /// Creates empty stores with the default spread constraints for pods without their own; the selectors of the
-    /// defaults are ignored.
-    pub fn new(default_spread: Spread) -> Self {
-        ObjectStores { spreading: Spreading::new(default_spread), ..ObjectStores::default() }
+    /// Creates empty stores; the profiles add to the specs of pods.
+    pub fn new(profiles: Arc<Profiles>) -> Self {
+        ObjectStores { profiles, ..ObjectStores::default() }
     }
 
     /// Upserts an object.
@@ -285,14 +288,14 @@ impl ObjectStores {
         Holding { peer, volumes, quota, ..holding.clone() }
     }
 
-    /// Returns the pod's requirements, completed from cluster objects. `used` returns whether a bound pod uses a claim.
+    /// Returns the pod's requirements, completed from its profile and cluster objects. `used` returns whether a bound pod uses a claim.
     pub fn effective_spec(
         &mut self,
         spec: &Arc<PodSpec>,
         pod: &Pod,
         used: &dyn Fn(&ClaimName) -> bool,
     ) -> Arc<PodSpec> {
-        let spec = self.spreading.effective_spec(spec, pod);
+        let spec = self.profiled_spec(spec, pod);
         let volumes = pod.volumes.as_ref().map(|volumes| self.volumes.resolve(pod, volumes, used).needs);
         let devices = self.devices.needs(pod);
         if volumes.is_none() && devices.is_none() {
@@ -301,11 +304,27 @@ impl ObjectStores {
         let (volumes, devices) = (volumes.map(Arc::new), devices.map(Arc::new));
         Arc::new(PodSpec { volumes, devices, ..PodSpec::clone(&spec) })
     }
+
+    /// Returns `spec` with what the pod's profile adds.
+    fn profiled_spec(&mut self, spec: &Arc<PodSpec>, pod: &Pod) -> Arc<PodSpec> {
+        let profile = self.profiles.of(&pod.scheduler_name);
+        let spread = self.spreading.constraints(&profile.default_spread, spec, pod);
+        let node_affinity = profile.add_affinity(&spec.node_affinity);
+        if spread.is_none() && node_affinity.is_none() {
+            return spec.clone();
+        }
+        let mut spec = PodSpec::clone(spec);
+        spec.spread = spread.unwrap_or(spec.spread);
+        spec.node_affinity = node_affinity.unwrap_or(spec.node_affinity);
+        self.specs.share(spec)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Profile;
+    use berth_model::{NodeAffinity, NodeSelectorTerm, PreferredTerm};
 
     fn namespace(name: &str, team: &str) -> ClusterObject {
         ClusterObject::Namespace { name: name.into(), labels: [("team", team)].into_iter().collect() }
@@ -328,6 +347,33 @@ mod tests {
         let after = objects.renewed(&before);
         assert_eq!(after.peer.identity.namespace_labels.get("team"), Some("b"));
         assert!(objects.holding(&pod("y")).peer.identity.namespace_labels.is_empty());
+    }
+
+    #[test]
+    fn a_profile_adds_its_node_affinity_to_the_pods_of_its_name_alone() {
+        let term = |name: &str| {
+            let fields = [berth_model::FieldRequirement::NameIsNot(name.into())].into();
+            NodeSelectorTerm { fields, ..NodeSelectorTerm::default() }
+        };
+        let preferred = |weight, name| PreferredTerm { weight, term: term(name) };
+        let added_affinity = NodeAffinity {
+            enforced: Some([term("x")].into()),
+            preferred: [preferred(5, "y")].into(),
+            required: None,
+        };
+        let named = [(Arc::from("far"), Profile { added_affinity, ..Profile::default() })].into();
+        let mut objects = ObjectStores::new(Profiles { named, ..Profiles::default() }.into());
+        let own = NodeAffinity { preferred: [preferred(9, "z")].into(), ..NodeAffinity::default() };
+        let spec = Arc::new(PodSpec { node_affinity: own, ..PodSpec::default() });
+        let mut of = |scheduler: &str| {
+            let pod = Pod { scheduler_name: scheduler.into(), ..pod("a") };
+            objects.effective_spec(&spec, &pod, &|_| false)
+        };
+        let far = of("far");
+        assert!(Arc::ptr_eq(&far, &of("far")), "pods made from one template share it");
+        assert_eq!(far.node_affinity.enforced.as_deref(), Some(&[term("x")][..]));
+        assert_eq!(*far.node_affinity.preferred, [preferred(5, "y"), preferred(9, "z")]);
+        assert!(Arc::ptr_eq(&spec, &of("near")));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Affected, ObjectKind, ObjectName};
 use berth_model::{
-    Identity, LabelSelector, Operator, Pod, PodOwner, PodSelector, PodSpec, Pool, Requirement, Spread,
+    Identity, LabelSelector, Operator, Pod, PodOwner, PodSelector, PodSpec, Requirement, Spread,
     SpreadConstraint,
 };
 
@@ -36,13 +36,10 @@ pub fn default_constraint(topology_key: &str, hard: bool) -> SpreadConstraint {
     }
 }
 
-/// Services and controllers, and the default constraints of their pods.
+/// Services and controllers, whose pods have constraints by default.
 #[derive(Debug, Default)]
 pub(super) struct Spreading {
-    defaults: Spread,
     namespaces: HashMap<Arc<str>, Together>,
-    /// Pods made from one template share their spec.
-    specs: Pool<PodSpec>,
 }
 
 /// Services and controllers of one namespace.
@@ -57,10 +54,6 @@ struct Together {
 type Label = (Arc<str>, Arc<str>);
 
 impl Spreading {
-    pub fn new(defaults: Spread) -> Self {
-        Spreading { defaults, ..Spreading::default() }
-    }
-
     /// Upserts the selector of an object.
     pub fn apply(&mut self, kind: ObjectKind, object: ObjectName, selector: LabelSelector) -> Affected {
         let together = self.namespaces.entry(object.namespace.clone()).or_default();
@@ -102,19 +95,16 @@ impl Spreading {
         names
     }
 
-    /// Returns `spec`, with the default constraints if it has none of its own and the pod belongs to a service or
-    /// controller.
-    pub fn effective_spec(&mut self, spec: &Arc<PodSpec>, pod: &Pod) -> Arc<PodSpec> {
-        if !spec.spread.constraints.is_empty() || self.defaults.constraints.is_empty() {
-            return spec.clone();
+    /// Returns the default constraints for the pod, if it has none of its own and belongs to a service or controller.
+    pub fn constraints(&self, defaults: &Spread, spec: &PodSpec, pod: &Pod) -> Option<Spread> {
+        if !spec.spread.constraints.is_empty() || defaults.constraints.is_empty() {
+            return None;
         }
         let identity = &pod.peer.identity;
-        let Some(together) = self.namespaces.get(&identity.namespace) else {
-            return spec.clone();
-        };
+        let together = self.namespaces.get(&identity.namespace)?;
         let requirements = together.requirements(identity, pod.owner.as_ref());
         if requirements.is_empty() {
-            return spec.clone();
+            return None;
         }
         let labels = LabelSelector::All(requirements.into());
         let self_match = labels.matches(&identity.labels);
@@ -125,9 +115,8 @@ impl Spreading {
             self_match,
             ..default.clone()
         };
-        let constraints = self.defaults.constraints.iter().map(constrain).collect();
-        let spread = Spread { constraints, defaulted: self.defaults.defaulted };
-        self.specs.share(PodSpec { spread, ..PodSpec::clone(spec) })
+        let constraints = defaults.constraints.iter().map(constrain).collect();
+        Some(Spread { constraints, defaulted: defaults.defaulted })
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) use status::{MOST_NAMES, names, names_of};
 pub use status::{PolicyStatus, StatusReason};
 
 use crate::objects::ObjectName;
+use crate::profile::{Profile, Profiles};
 use crate::rules::{AgentLimit, CellLimit, PlacementSettings, PreferenceOrder, hash_of};
 use berth_model::{Identity, LabelSelector, Labels, Packing};
 
@@ -71,14 +72,17 @@ type Rank = (bool, bool);
 struct Ruling {
     policy: Arc<str>,
     governs: Governs,
+    /// For pods of schedulers without a profile.
     placement: Arc<PlacementSettings>,
+    /// For pods of the profiles that it governs.
+    of_profiles: BTreeMap<Arc<str>, Arc<PlacementSettings>>,
 }
 
 /// All policies.
 #[derive(Debug, Default)]
 pub struct Policies {
     /// Settings for pods without a policy.
-    default: Arc<PlacementSettings>,
+    profiles: Arc<Profiles>,
     by_name: BTreeMap<Arc<str>, ObservedPolicy>,
     /// Valid policies, in order of precedence.
     rulings: Vec<Ruling>,
@@ -92,22 +96,25 @@ impl Governs {
         (self.namespaces != SelectedNamespaces::All, !self.schedulers.is_empty())
     }
 
+    /// Returns whether it governs pods of this scheduler, in some namespace.
+    fn names(&self, scheduler: &str) -> bool {
+        self.schedulers.is_empty() || self.schedulers.iter().any(|known| **known == *scheduler)
+    }
+
     fn includes(&self, pod: &Identity, scheduler: &str) -> bool {
-        let named = |names: &[Arc<str>], name: &str| names.iter().any(|known| **known == *name);
-        let theirs = self.schedulers.is_empty() || named(&self.schedulers, scheduler);
-        theirs
+        self.names(scheduler)
             && match &self.namespaces {
                 SelectedNamespaces::All => true,
-                SelectedNamespaces::Named(names) => named(names, &pod.namespace),
+                SelectedNamespaces::Named(names) => names.contains(&pod.namespace),
                 SelectedNamespaces::Selected(selector) => selector.matches(&pod.namespace_labels),
             }
     }
 }
 
 impl Policies {
-    /// Creates a store with the settings for pods without a policy.
-    pub fn new(default: Arc<PlacementSettings>) -> Self {
-        Policies { default, ..Policies::default() }
+    /// Creates a store with the settings for pods without a policy, which are also those that a policy leaves out.
+    pub fn new(profiles: Arc<Profiles>) -> Self {
+        Policies { profiles, ..Policies::default() }
     }
 
     /// Upserts a policy. Returns whether pods may be placed differently now.
@@ -154,10 +161,15 @@ impl Policies {
         let mut valid: Vec<_> = valid.collect();
         valid
             .sort_by_key(|(policy, _)| (Reverse(policy.governs.rank()), policy.created, policy.name.clone()));
-        let ruling = |(policy, wishes): &(&ObservedPolicy, &PolicySettings)| Ruling {
-            policy: policy.name.clone(),
-            governs: policy.governs.clone(),
-            placement: wishes.over(&self.default, &policy.name).into(),
+        let ruling = |(policy, wishes): &(&ObservedPolicy, &PolicySettings)| {
+            let over = |profile: &Profile| Arc::new(wishes.over(&profile.placement, &policy.name));
+            let profiles = self.profiles.named.iter().filter(|(name, _)| policy.governs.names(name));
+            Ruling {
+                policy: policy.name.clone(),
+                governs: policy.governs.clone(),
+                placement: over(&self.profiles.default),
+                of_profiles: profiles.map(|(name, profile)| (name.clone(), over(profile))).collect(),
+            }
         };
         self.rulings = valid.iter().map(ruling).collect();
     }
@@ -173,7 +185,10 @@ impl Policies {
 
     /// Returns the settings for such a pod.
     pub fn placement(&self, pod: &Identity, scheduler: &str) -> Arc<PlacementSettings> {
-        self.ruling(pod, scheduler).map_or(&self.default, |ruling| &ruling.placement).clone()
+        match self.ruling(pod, scheduler) {
+            Some(ruling) => ruling.of_profiles.get(scheduler).unwrap_or(&ruling.placement).clone(),
+            None => self.profiles.of(scheduler).placement.clone(),
+        }
     }
 
     /// Records that a namespace was added, deleted or relabelled: statuses may change.
@@ -214,6 +229,7 @@ impl PolicySettings {
         PlacementSettings {
             order: self.order.clone().unwrap_or_else(|| default.order.clone()),
             packing: self.packing.unwrap_or(default.packing),
+            resources: default.resources.clone(),
             candidate_width: self.candidate_width.unwrap_or(default.candidate_width),
             limit: self.limit.clone().or_else(|| default.limit.clone()),
             cache_bytes: self.cache_bytes.or(default.cache_bytes),

@@ -109,7 +109,7 @@ fn of_ruling(
     let bare = bare(policy, namespaces);
     let losses: usize = lost.values().map(Vec::len).sum();
     if losses == 0 {
-        return PolicyStatus { effective: Some(ruling.placement.clone()), ..bare };
+        return PolicyStatus { effective: Some(ruling.effective()), ..bare };
     }
     let each = lost.iter().map(|(winner, claims)| {
         let texts: Vec<_> = claims.iter().map(text_of).collect();
@@ -120,10 +120,18 @@ fn of_ruling(
     let contradiction = Some(Arc::from(text));
     if losses < claims {
         let message = "the policy is in force for some of its pods".into();
-        return PolicyStatus { message, contradiction, effective: Some(ruling.placement.clone()), ..bare };
+        return PolicyStatus { message, contradiction, effective: Some(ruling.effective()), ..bare };
     }
     let message = "the policy is not in force: other policies take precedence for all of its pods".into();
     PolicyStatus { reason: StatusReason::Overruled, message, contradiction, ..bare }
+}
+
+impl Ruling {
+    /// Returns the settings of the first scheduler that the policy names, else those of schedulers without a profile.
+    fn effective(&self) -> Arc<PlacementSettings> {
+        let first = self.governs.schedulers.first().and_then(|name| self.of_profiles.get(name));
+        first.unwrap_or(&self.placement).clone()
+    }
 }
 
 fn claims(governs: &Governs, namespaces: &[(&Arc<str>, &Labels)]) -> Vec<Claim> {

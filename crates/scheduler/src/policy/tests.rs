@@ -1,4 +1,5 @@
 use super::*;
+use crate::profile::{Profile, Profiles};
 use berth_model::{Operator, Requirement};
 
 fn names(names: &[&str]) -> Box<[Arc<str>]> {
@@ -76,12 +77,19 @@ fn pods_that_no_policy_governs_are_placed_by_default_and_what_a_policy_leaves_ou
         candidate_width: 3,
         ..PlacementSettings::default()
     };
-    let mut policies = Policies::new(default.clone().into());
+    let profile =
+        |placement: PlacementSettings| Profile { placement: placement.into(), ..Profile::default() };
+    let steady = PlacementSettings { candidate_width: 1, ..default.clone() };
+    let named = [(Arc::from("steady"), profile(steady.clone()))].into();
+    let mut policies = Policies::new(Profiles { default: profile(default.clone()), named }.into());
+    assert_eq!(*policies.placement(&pod("a"), "steady"), steady);
     assert_eq!(*policies.placement(&pod("a"), "berth"), default);
     policies.apply(policy("one", of(&["a"], &[]), 5));
     let expected = PlacementSettings { candidate_width: 5, ..default.clone() };
     assert_eq!(*policies.placement(&pod("a"), "berth"), expected);
     assert_eq!(*policies.placement(&pod("b"), "berth"), default);
+    assert_eq!(*policies.placement(&pod("a"), "steady"), expected, "the profile packs, too");
+    assert_eq!(*policies.placement(&pod("b"), "steady"), steady);
     assert!(policies.delete("one"));
     assert_eq!(*policies.placement(&pod("a"), "berth"), default);
 }

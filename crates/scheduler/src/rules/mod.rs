@@ -33,7 +33,10 @@ pub use node_affinity::applies as node_affinity_applies;
 pub use node_unschedulable::tolerated as tolerates_unschedulable;
 pub use placement::{AgentLimit, PlacementSettings, PreferenceOrder, PreferencesError, most_steps};
 pub use reasons::{Diagnosis, Reasons, Unhelped};
-pub use resources_fit::{CellLimit, CellLoad, beyond, insufficient, insufficient_without, shortage};
+pub use resources_fit::{
+    CellLimit, CellLoad, ResourceWeights, WeighedResource, beyond, insufficient, insufficient_without,
+    shortage,
+};
 pub use volume_binding::{VolumeChoice, plan as plan_volumes};
 
 use crate::class::Class;
@@ -129,8 +132,10 @@ pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
     if taints == taint_toleration::UNTOLERATED {
         return Key::invalid(Reasons::TAINTS);
     }
-    if affinity == node_affinity::NO_MATCH {
-        return Key::invalid(Reasons::AFFINITY);
+    match affinity {
+        node_affinity::NOT_ENFORCED => return Key::invalid(Reasons::NOT_ENFORCED),
+        node_affinity::NO_MATCH => return Key::invalid(Reasons::AFFINITY),
+        _ => {}
     }
     let usage = &class.spec.usage;
     if node_ports::conflict(&usage.ports, row) {
@@ -167,7 +172,10 @@ pub fn rank(class: &Class, row: &Row, answers: &Answers, tie: u32) -> Key {
     let preferences = key::Preferences {
         untolerated: taints,
         affinity,
-        share: devices.unwrap_or_else(|| resources_fit::preference(placement.packing, &shares)),
+        share: devices.unwrap_or_else(|| match &placement.resources {
+            None => resources_fit::preference(placement.packing, &shares),
+            Some(weights) => resources_fit::weighted_preference(placement.packing, weights, usage, row),
+        }),
         balance: resources_balanced_allocation::preference(&shares),
         image: answers[CachedRule::ImageLocality.index()],
         tie,
@@ -184,9 +192,11 @@ fn volumes_refuse(needs: &VolumeNeeds, row: &Row, answers: &Answers) -> Option<R
         .or_else(|| (zone == volume_zone::ELSEWHERE).then_some(Reasons::VOLUME_ZONE))
 }
 
-/// Returns whether the pod's selector, required node affinity and tolerations allow the node, ignoring free capacity.
+/// Returns whether the pod's selector, required node affinity, profile and tolerations allow the node, ignoring free
+/// capacity.
 pub fn may_run_on(spec: &PodSpec, node: &Node) -> bool {
     node_affinity::required_match(&spec.node_selector, spec.node_affinity.required.as_deref(), node)
+        && node_affinity::enforced_match(&spec.node_affinity, node)
         && taint_toleration::answer(&spec.tolerations, node) != taint_toleration::UNTOLERATED
 }
 

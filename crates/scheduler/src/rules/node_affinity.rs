@@ -1,9 +1,12 @@
-//! NodeAffinity: `nodeSelector` and required node affinity exclude nodes; matching preferred terms make nodes better.
+//! NodeAffinity: `nodeSelector`, required node affinity and that of the scheduler's profile exclude nodes; matching
+//! preferred terms make nodes better.
 
 use super::RuleAnswer;
-use berth_model::{FieldRequirement, Labels, Node, NodeSelectorTerm, PodSpec};
+use berth_model::{FieldRequirement, Labels, Node, NodeAffinity, NodeSelectorTerm, PodSpec};
 
-/// The node does not match. Answers below this are preferences: lower is better.
+/// The node does not match the terms of the scheduler's profile. Answers below this are preferences: lower is better.
+pub const NOT_ENFORCED: RuleAnswer = RuleAnswer::MAX - 2;
+/// The node does not match what the pod requires.
 pub const NO_MATCH: RuleAnswer = RuleAnswer::MAX - 1;
 /// The pod's affinity lists node names (`metadata.name`), and not this one: kube-scheduler never evaluates such a node,
 /// and reports it differently.
@@ -14,14 +17,25 @@ pub const WORST: RuleAnswer = (1 << 12) - 1;
 
 /// Returns whether the node matches this selector and these terms (upstream: `RequiredNodeAffinity`).
 pub fn required_match(selector: &Labels, terms: Option<&[NodeSelectorTerm]>, node: &Node) -> bool {
-    selector.iter().all(|(key, value)| node.labels.get(key) == Some(value))
-        && terms.is_none_or(|terms| terms.iter().any(|term| term.matches(&node.name, &node.labels)))
+    selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) && any_matches(terms, node)
+}
+
+fn any_matches(terms: Option<&[NodeSelectorTerm]>, node: &Node) -> bool {
+    terms.is_none_or(|terms| terms.iter().any(|term| term.matches(&node.name, &node.labels)))
+}
+
+/// Returns whether the node matches what the scheduler's profile demands of the pod's nodes.
+pub fn enforced_match(affinity: &NodeAffinity, node: &Node) -> bool {
+    any_matches(affinity.enforced.as_deref(), node)
 }
 
 pub fn answer(spec: &PodSpec, node: &Node) -> RuleAnswer {
     let required = spec.node_affinity.required.as_deref();
     if required.is_some_and(|required| excluded_by_name(required, &node.name)) {
         return NOT_NAMED;
+    }
+    if !enforced_match(&spec.node_affinity, node) {
+        return NOT_ENFORCED;
     }
     if !required_match(&spec.node_selector, required, node) {
         return NO_MATCH;
@@ -48,6 +62,7 @@ pub fn worst(spec: &PodSpec) -> RuleAnswer {
 pub fn applies(spec: &PodSpec) -> bool {
     !spec.node_selector.is_empty()
         || spec.node_affinity.required.is_some()
+        || spec.node_affinity.enforced.is_some()
         || !spec.node_affinity.preferred.is_empty()
 }
 
@@ -76,7 +91,7 @@ pub fn names_conflict(spec: &PodSpec) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_model::{NodeAffinity, Operator, PreferredTerm, Requirement};
+    use berth_model::{Operator, PreferredTerm, Requirement};
 
     fn node(name: &str, zone: &str) -> Node {
         Node { name: name.into(), labels: [("zone", zone)].into_iter().collect(), ..Node::default() }
@@ -95,7 +110,7 @@ mod tests {
     }
 
     fn required(terms: Vec<NodeSelectorTerm>) -> PodSpec {
-        let node_affinity = NodeAffinity { required: Some(terms.into()), preferred: [].into() };
+        let node_affinity = NodeAffinity { required: Some(terms.into()), ..NodeAffinity::default() };
         PodSpec { node_affinity, ..PodSpec::default() }
     }
 
@@ -120,6 +135,20 @@ mod tests {
     }
 
     #[test]
+    fn what_the_profile_demands_holds_in_addition_to_what_the_pod_requires() {
+        let mut spec = required(vec![zone_in(&["a", "b"])]);
+        spec.node_affinity.enforced = Some([zone_in(&["b"]), zone_in(&["c"])].into());
+        assert_eq!(answer(&spec, &node("n", "a")), NOT_ENFORCED);
+        assert_eq!(answer(&spec, &node("n", "b")), 0);
+        assert_eq!(answer(&spec, &node("n", "c")), NO_MATCH);
+        spec.node_affinity.required = Some([named(&["x"])].into());
+        assert_eq!(answer(&spec, &node("n", "a")), NOT_NAMED, "upstream's PreFilter comes before");
+        spec.node_affinity.required = None;
+        assert!(applies(&spec));
+        assert_eq!(answer(&spec, &node("n", "a")), NOT_ENFORCED);
+    }
+
+    #[test]
     fn node_selector_demands_every_pair() {
         let node_selector: Labels = [("zone", "a"), ("disk", "ssd")].into_iter().collect();
         let spec = PodSpec { node_selector, ..PodSpec::default() };
@@ -132,11 +161,11 @@ mod tests {
     fn more_matched_weight_is_better_and_large_sums_are_scaled() {
         let preferred = |weights: &[(i32, &str)]| PodSpec {
             node_affinity: NodeAffinity {
-                required: None,
                 preferred: weights
                     .iter()
                     .map(|(weight, z)| PreferredTerm { weight: *weight, term: zone_in(&[z]) })
                     .collect(),
+                ..NodeAffinity::default()
             },
             ..PodSpec::default()
         };
@@ -153,11 +182,11 @@ mod tests {
     fn the_worst_answer_is_that_of_a_node_that_matches_no_preferred_term() {
         let preferred = |terms: &[(i32, &str)]| PodSpec {
             node_affinity: NodeAffinity {
-                required: None,
                 preferred: terms
                     .iter()
                     .map(|(weight, z)| PreferredTerm { weight: *weight, term: zone_in(&[z]) })
                     .collect(),
+                ..NodeAffinity::default()
             },
             ..PodSpec::default()
         };

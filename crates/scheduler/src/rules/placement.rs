@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_model::{Packing, Preference};
 
 use super::key::Layout;
-use super::resources_fit::CellLimit;
+use super::resources_fit::{CellLimit, ResourceWeights};
 use super::{image_locality, node_affinity, resources_balanced_allocation, resources_fit};
 
 /// How many answers it can tell apart; `None`: it counts pods, and is never rounded.
@@ -26,6 +26,8 @@ pub const fn most_steps(preference: Preference) -> Option<u16> {
 pub struct PlacementSettings {
     pub order: PreferenceOrder,
     pub packing: Packing,
+    /// Resources whose shares the packing compares; `None`: CPU and memory, equally.
+    pub resources: Option<ResourceWeights>,
     /// Number of best nodes to choose from (Protean's n0). From configuration, never adapted to conflicts.
     pub candidate_width: usize,
     pub limit: Option<CellLimit>,
@@ -77,6 +79,7 @@ impl Default for PlacementSettings {
         PlacementSettings {
             order: PreferenceOrder::default(),
             packing: Packing::default(),
+            resources: None,
             candidate_width: 1,
             limit: None,
             cache_bytes: None,

@@ -68,6 +68,8 @@ impl Reasons {
     /// The node has too few devices for the pod's claims.
     pub const NO_DEVICES: Reasons = Reasons(1 << 82);
     const OF_DEVICES: u128 = 0b111 << 80;
+    /// The node does not match the affinity of the scheduler's profile.
+    pub const NOT_ENFORCED: Reasons = Reasons(1 << 83);
 
     /// Returns the reason for too little of the `at`-th extended resource that the class requests.
     pub fn extended(at: usize) -> Reasons {
@@ -142,9 +144,10 @@ impl Reasons {
 
     /// Returns the same texts for a caller that only knows the usage of the pod.
     pub(super) fn texts_of_usage(self, usage: &Usage) -> Vec<String> {
-        const FIXED: [(Reasons, &str); 26] = [
+        const FIXED: [(Reasons, &str); 27] = [
             (Reasons::UNSCHEDULABLE, "node(s) were unschedulable"),
             (Reasons::TAINTS, "node(s) had untolerated taint(s)"),
+            (Reasons::NOT_ENFORCED, "node(s) didn't match scheduler-enforced node affinity"),
             (Reasons::AFFINITY, "node(s) didn't match Pod's node affinity/selector"),
             (Reasons::NOT_NAMED, "node(s) didn't satisfy plugin(s) [NodeAffinity]"),
             (Reasons::PORTS, "node(s) didn't have free ports for the requested pod ports"),
@@ -411,7 +414,7 @@ mod tests {
     fn exclusive_label_names_are_rejected_with_upstreams_message() {
         let name = |name: &str| FieldRequirement::NameIs(name.into());
         let term = NodeSelectorTerm { expressions: [].into(), fields: [name("a"), name("b")].into() };
-        let node_affinity = NodeAffinity { required: Some([term].into()), preferred: [].into() };
+        let node_affinity = NodeAffinity { required: Some([term].into()), ..NodeAffinity::default() };
         let class = Class::for_test(PodSpec { node_affinity, ..PodSpec::default() });
         let two: Diagnosis = [Reasons::NOT_NAMED; 2].into_iter().collect();
         for policy in [PreemptionPolicy::PreemptLowerPriority, PreemptionPolicy::Never] {

@@ -169,13 +169,61 @@ pub const STEPS: u16 = 64;
 /// 0 is best, `STEPS - 1` worst.
 #[inline]
 pub fn preference(packing: Packing, shares: &RequestedShares) -> u16 {
-    let taken = (shares.cpu.min(1.0) + shares.memory.min(1.0)) / 2.0;
+    step(packing, (shares.cpu.min(1.0) + shares.memory.min(1.0)) / 2.0)
+}
+
+#[inline]
+fn step(packing: Packing, taken: f64) -> u16 {
     // The cast saturates; a share is never negative or NaN.
     let step = ((taken * f64::from(STEPS)) as u16).min(STEPS - 1);
     match packing {
         Packing::LeastAllocated => step,
         Packing::MostAllocated => STEPS - 1 - step,
     }
+}
+
+/// Resources of a node that the preference compares, each with its weight (upstream: `scoringStrategy.resources`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ResourceWeights(pub Arc<[(WeighedResource, u32)]>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum WeighedResource {
+    Cpu,
+    Memory,
+    EphemeralStorage,
+    Extended(Arc<str>),
+}
+
+/// As [`preference`], by the weighted mean of the requested shares of these resources. An extended resource that the
+/// pod does not request, and one that the node does not have, do not count (upstream: `resourceAllocationScorer`).
+pub fn weighted_preference(packing: Packing, weights: &ResourceWeights, usage: &Usage, row: &Row) -> u16 {
+    let shares = RequestedShares::after(usage, row);
+    let (mut sum, mut total) = (0.0, 0.0);
+    for (resource, weight) in weights.0.iter() {
+        let share = match resource {
+            WeighedResource::Cpu => shares.cpu,
+            WeighedResource::Memory => shares.memory,
+            WeighedResource::EphemeralStorage => {
+                let (taken, more) = (row.requested.ephemeral_storage, usage.requests.ephemeral_storage);
+                match row.allocatable.ephemeral_storage {
+                    ..=0 => continue,
+                    all => taken.saturating_add(more) as f64 / all as f64,
+                }
+            }
+            WeighedResource::Extended(name) => {
+                match (usage.extended.get(name), row.extended_allocatable(name)) {
+                    (more @ 1.., Some(all @ 1..)) => {
+                        row.extended_requested(name).saturating_add(more) as f64 / all as f64
+                    }
+                    _ => continue,
+                }
+            }
+        };
+        let weight = f64::from(*weight);
+        sum += share.min(1.0) * weight;
+        total += weight;
+    }
+    step(packing, if total > 0.0 { sum / total } else { 0.0 })
 }
 
 #[cfg(test)]
@@ -291,6 +339,33 @@ mod tests {
         let shares = RequestedShares { cpu: 0.5, memory: 0.25 };
         assert_eq!(preference(Packing::LeastAllocated, &shares), 24);
         assert_eq!(preference(Packing::MostAllocated, &shares), STEPS - 1 - 24);
+    }
+
+    #[test]
+    fn only_weighed_resources_count_and_an_extended_one_only_for_a_pod_that_requests_it() {
+        let weights = |weights: &[(WeighedResource, u32)]| ResourceWeights(weights.into());
+        let gpu = WeighedResource::Extended("x/gpu".into());
+        let mut row = row(1000, 100, 9);
+        row.charge(&Holding::from(&Arc::new(usage(0, 0, 1))));
+        let most = |weights: &ResourceWeights, usage: &Usage| {
+            STEPS - 1 - weighted_preference(Packing::MostAllocated, weights, usage, &row)
+        };
+        let gpus = weights(&[(gpu.clone(), 5)]);
+        assert_eq!(most(&gpus, &usage(0, 0, 1)), STEPS - 1, "both GPUs are taken then");
+        assert_eq!(most(&gpus, &usage(0, 0, 0)), 0, "it requests none");
+        let both = weights(&[(gpu, 3), (WeighedResource::EphemeralStorage, 9), (WeighedResource::Memory, 1)]);
+        let share = RequestedShares::after(&usage(0, 0, 1), &row).memory;
+        assert_eq!(
+            most(&both, &usage(0, 0, 1)),
+            ((3.0 + share) / 4.0 * 64.0) as u16,
+            "the node has no storage"
+        );
+        let equal = weights(&[(WeighedResource::Cpu, 2), (WeighedResource::Memory, 2)]);
+        let shares = RequestedShares::after(&usage(300, 50, 1), &row);
+        assert_eq!(
+            weighted_preference(Packing::LeastAllocated, &equal, &usage(300, 50, 1), &row),
+            preference(Packing::LeastAllocated, &shares)
+        );
     }
 
     #[test]

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use crate::dispatch::DispatcherKind;
 use crate::objects::ObjectKind;
+use crate::profile::Profiles;
 use crate::queue::BackoffLimits;
-use crate::rules::PlacementSettings;
-use berth_model::Spread;
 
 /// Configuration of the scheduler.
 #[derive(Debug, Clone)]
@@ -42,10 +41,7 @@ pub struct SchedulerConfig {
     pub preemption: bool,
     /// Keeps the data of pods with a node that fragmentation advice needs.
     pub advice: bool,
-    /// Default spread constraints of pods without their own that have a common owner or service. Without selectors.
-    pub default_spread: Spread,
-    /// Placement of pods that no policy governs.
-    pub placement: Arc<PlacementSettings>,
+    pub profiles: Arc<Profiles>,
 }
 
 impl Default for SchedulerConfig {
@@ -68,8 +64,7 @@ impl Default for SchedulerConfig {
             reserve_after: Duration::ZERO,
             preemption: false,
             advice: false,
-            default_spread: Spread::default(),
-            placement: Arc::default(),
+            profiles: Arc::default(),
         }
     }
 }

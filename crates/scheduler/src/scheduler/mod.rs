@@ -133,8 +133,8 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig, estimator: Estimator) -> Self {
         let agents = config.agents.max(1);
         Scheduler {
-            classifier: Classifier::new(config.placement.clone()),
-            policies: Policies::new(config.placement.clone()),
+            classifier: Classifier::new(config.profiles.default.placement.clone()),
+            policies: Policies::new(config.profiles.clone()),
             hints: Hints::default(),
             foreign: ForeignBinds::default(),
             gangs: Gangs::default(),
@@ -163,7 +163,7 @@ impl Scheduler {
             turns: vec![Turn::default(); agents],
             overcommitted: None,
             cluster: Cluster {
-                objects: ObjectStores::new(config.default_spread.clone()),
+                objects: ObjectStores::new(config.profiles.clone()),
                 ledger: Ledger::default(),
                 waiting: WaitingPods::default(),
                 leading: false,

@@ -25,6 +25,7 @@ use std::collections::HashSet;
 use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::objects::{ClusterObject, DisruptionBudget, ObjectKind, ObjectName, system_defaults};
 use crate::placement::{BindOutcome, Binding};
+use crate::profile::{Profile, Profiles};
 use berth_model::{
     Amounts, Identity, LabelSelector, Node, Operator, Peer, Pod, PodOwner, PodSpec, PreemptionPolicy,
     Requirement, ScheduledCondition, SpecError, Toleration, TolerationOperator, Unsupported, Usage,
@@ -585,7 +586,9 @@ fn replica_set(name: &str) -> ClusterObject {
 #[test]
 fn pods_that_come_before_their_controller_are_spread_once_it_is_known_and_no_others() {
     let mut bench = Bench::new(1, &["n"]);
-    bench.scheduler.cluster.objects = ObjectStores::new(system_defaults());
+    bench.scheduler.cluster.objects = ObjectStores::new(
+        Profiles::from(Profile { default_spread: system_defaults(), ..Profile::default() }).into(),
+    );
     for (uid, owner) in [("a", "web"), ("b", "web"), ("c", "db")] {
         bench.apply(owned(uid, owner));
     }

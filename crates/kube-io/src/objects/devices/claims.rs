@@ -7,10 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
 use super::{LeanDeviceConfig, LeanDeviceSelector, configs, device_effect, device_meta, selectors, texts};
-use crate::Interner;
 use crate::convert::{Problems, node_terms};
 use crate::lean::{LeanNodeSelector, LeanQuantity, nullable};
 use crate::objects::{LeanObject, claim_name, version};
+use crate::{Interner, OptionalKind};
 use berth_devices::{
     AllocatedDevice, ClaimAllocation, ClaimUser, DeviceConditions, DeviceId, PoolId, ResourceClaim,
 };
@@ -175,6 +175,10 @@ struct LeanDeviceCondition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
+}
+
+impl OptionalKind for LeanResourceClaim {
+    const VERSIONS: &'static [()] = &[()];
 }
 
 impl LeanObject for LeanResourceClaim {

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{device_effect, device_meta, texts};
-use crate::Interner;
 use crate::convert::node_terms;
 use crate::lean::{LeanNodeSelector, LeanQuantity, nullable};
 use crate::objects::{LeanObject, name};
+use crate::{Interner, OptionalKind};
 use berth_devices::{
     Attribute, Counters, Device, DeviceCapacity, DeviceTraits, PoolId, Reach, RequestPolicy, ResourceSlice,
     ValidRange,
@@ -128,6 +128,10 @@ struct LeanDeviceTaint {
     key: String,
     value: Option<String>,
     effect: String,
+}
+
+impl OptionalKind for LeanResourceSlice {
+    const VERSIONS: &'static [()] = &[()];
 }
 
 impl LeanObject for LeanResourceSlice {

@@ -1,4 +1,6 @@
+use super::super::{ClusterObject, ObjectStores};
 use super::*;
+use crate::profile::{Profile, Profiles};
 use berth_model::{Labels, Peer};
 
 fn named(name: &str) -> ObjectName {
@@ -30,13 +32,9 @@ fn pod(pairs: &[(&str, &str)], owner: Option<(&str, &str, &str)>) -> Pod {
 const WEB: &[(&str, &str)] = &[("app", "web"), ("hash", "1")];
 const OWNED: Option<(&str, &str, &str)> = Some(("apps/v1", "ReplicaSet", "web-1"));
 
-fn spreading() -> Spreading {
-    Spreading::new(system_defaults())
-}
-
 /// The selector that the pod's default constraints have.
 fn selector(spreading: &mut Spreading, pod: &Pod) -> Option<LabelSelector> {
-    let spread = spreading.effective_spec(&Arc::default(), pod).spread.clone();
+    let spread = spreading.constraints(&system_defaults(), &PodSpec::default(), pod).unwrap_or_default();
     let selectors: Vec<_> = spread.constraints.iter().map(|c| c.selector.labels.clone()).collect();
     assert!(selectors.windows(2).all(|pair| pair[0] == pair[1]), "one selector for all");
     selectors.first().cloned()
@@ -44,7 +42,7 @@ fn selector(spreading: &mut Spreading, pod: &Pod) -> Option<LabelSelector> {
 
 #[test]
 fn a_pod_that_belongs_to_nothing_is_not_spread() {
-    let mut spreading = spreading();
+    let mut spreading = Spreading::default();
     spreading.apply(ObjectKind::Service, named("db"), selects(&[("app", "db")]));
     spreading.apply(ObjectKind::Service, named("headless"), LabelSelector::Nothing);
     spreading.apply(ObjectKind::Service, named("empty"), LabelSelector::All([].into()));
@@ -54,12 +52,12 @@ fn a_pod_that_belongs_to_nothing_is_not_spread() {
 
 #[test]
 fn a_pod_gets_the_systems_constraints_with_the_labels_of_its_services_and_its_controller() {
-    let mut spreading = spreading();
+    let mut spreading = Spreading::default();
     spreading.apply(ObjectKind::Service, named("web"), selects(&[("app", "web")]));
     spreading.apply(ObjectKind::Service, named("other"), selects(&[("app", "web"), ("hash", "2")]));
     spreading.apply(ObjectKind::ReplicaSet, named("web-1"), selects(&[("app", "web"), ("hash", "1")]));
     let pod = pod(WEB, OWNED);
-    let spread = &spreading.effective_spec(&Arc::default(), &pod).spread;
+    let spread = spreading.constraints(&system_defaults(), &PodSpec::default(), &pod).unwrap();
     assert!(spread.defaulted);
     let [host, zone] = &spread.constraints[..] else { panic!("{spread:?}") };
     assert_eq!((&*host.topology_key, host.max_skew, host.hard), ("kubernetes.io/hostname", 3, false));
@@ -71,19 +69,23 @@ fn a_pod_gets_the_systems_constraints_with_the_labels_of_its_services_and_its_co
 
 #[test]
 fn pods_of_one_controller_share_what_they_get() {
-    let mut spreading = spreading();
-    spreading.apply(ObjectKind::StatefulSet, named("db"), selects(&[("app", "db")]));
+    let profile = Profile { default_spread: system_defaults(), ..Profile::default() };
+    let mut objects = ObjectStores::new(Profiles::from(profile).into());
+    let (kind, selector) = (ObjectKind::StatefulSet, selects(&[("app", "db")]));
+    objects.apply(ClusterObject::Selecting { kind, name: named("db"), selector });
     let spec = Arc::new(PodSpec { containers: 1, ..PodSpec::default() });
     let owner = Some(("apps/v1", "StatefulSet", "db"));
-    let first = spreading.effective_spec(&spec, &pod(&[("app", "db"), ("pod-name", "db-0")], owner));
-    let second = spreading.effective_spec(&spec, &pod(&[("app", "db"), ("pod-name", "db-1")], owner));
+    let mut of = |labels| objects.effective_spec(&spec, &pod(labels, owner), &|_| false);
+    let first = of(&[("app", "db"), ("pod-name", "db-0")]);
+    let second = of(&[("app", "db"), ("pod-name", "db-1")]);
+    assert_eq!(first.spread.constraints.len(), 2);
     assert!(Arc::ptr_eq(&first, &second));
     assert_eq!(first.containers, 1);
 }
 
 #[test]
 fn only_an_owner_of_a_known_kind_and_version_counts() {
-    let mut spreading = spreading();
+    let mut spreading = Spreading::default();
     spreading.apply(ObjectKind::ReplicaSet, named("web-1"), selects(WEB));
     assert!(selector(&mut spreading, &pod(WEB, OWNED)).is_some());
     for owner in [("extensions/v1beta1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("batch/v1", "Job")] {
@@ -97,7 +99,7 @@ fn only_an_owner_of_a_known_kind_and_version_counts() {
 
 #[test]
 fn a_replication_controller_overrules_a_service_and_other_controllers_add_to_it() {
-    let (mut spreading, pods) = (spreading(), [("app", "web"), ("tier", "a")]);
+    let (mut spreading, pods) = (Spreading::default(), [("app", "web"), ("tier", "a")]);
     spreading.apply(ObjectKind::Service, named("web"), selects(&pods));
     spreading.apply(ObjectKind::ReplicationController, named("web"), selects(&[("app", "old")]));
     spreading.apply(ObjectKind::ReplicaSet, named("web"), selects(&[("app", "old")]));
@@ -110,18 +112,18 @@ fn a_replication_controller_overrules_a_service_and_other_controllers_add_to_it(
 #[test]
 fn a_pod_with_constraints_of_its_own_keeps_them_and_without_defaults_nothing_is_added() {
     let own = Spread { constraints: [default_constraint("rack", true)].into(), defaulted: false };
-    let own = Arc::new(PodSpec { spread: own, ..PodSpec::default() });
-    let mut spreading = spreading();
+    let own = PodSpec { spread: own, ..PodSpec::default() };
+    let mut spreading = Spreading::default();
     spreading.apply(ObjectKind::ReplicaSet, named("web-1"), selects(WEB));
-    assert!(Arc::ptr_eq(&own, &spreading.effective_spec(&own, &pod(WEB, OWNED))));
-    let mut off = Spreading::default();
-    off.apply(ObjectKind::ReplicaSet, named("web-1"), selects(WEB));
-    assert_eq!(selector(&mut off, &pod(WEB, OWNED)), None);
+    let pod = pod(WEB, OWNED);
+    assert_eq!(spreading.constraints(&system_defaults(), &own, &pod), None);
+    assert_eq!(spreading.constraints(&Spread::default(), &PodSpec::default(), &pod), None);
+    assert!(spreading.constraints(&system_defaults(), &PodSpec::default(), &pod).is_some());
 }
 
 #[test]
 fn only_a_change_of_the_selector_is_news_and_a_deleted_object_selects_nothing_more() {
-    let mut spreading = spreading();
+    let mut spreading = Spreading::default();
     let everyone = Affected::Waiting("x".into());
     let owned = Affected::Owned { namespace: "x".into(), owner: "web-1".into() };
     assert_eq!(spreading.apply(ObjectKind::Service, named("web"), selects(&[("app", "web")])), everyone);

@@ -96,7 +96,10 @@ fn measured(load: &Load, dice: &mut Dice) -> Vec<Hint> {
 
 /// Returns a scheduler as `berth run` has it: services are spread by default.
 fn product() -> Bench {
-    let config = SchedulerConfig { default_spread: system_defaults(), ..SchedulerConfig::default() };
+    let config = SchedulerConfig {
+        profiles: Profiles::from(Profile { default_spread: system_defaults(), ..Profile::default() }).into(),
+        ..SchedulerConfig::default()
+    };
     let mut bench = Bench { scheduler: Scheduler::new(config, Estimator::default()), ..Bench::silent(1) };
     for at in 0..NODES {
         bench.scheduler.apply_node(host(&format!("n{at}")));
