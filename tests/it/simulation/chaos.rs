@@ -33,6 +33,7 @@ impl Sim {
             self.cluster.apply_node(node);
         }
         self.build_storage();
+        self.build_devices();
         for _ in 0..self.load.below(6) {
             self.create_pods();
         }
@@ -45,6 +46,7 @@ impl Sim {
         }
         self.chaos_left -= 1;
         self.change_storage();
+        self.change_devices();
         self.change_replicas();
         match self.load.below(100) {
             0..24 => self.create_pods(),
@@ -92,6 +94,7 @@ impl Sim {
         self.faults = false;
         self.cluster.up = true;
         self.control_volumes_soon();
+        self.control_claims_soon();
         for pod in self.cluster.store.list() {
             if (pod.node_name.as_ref()).is_some_and(|node| !self.cluster.nodes.contains_key(node)) {
                 self.after(S, Event::Remove(pod.into()));
@@ -128,6 +131,7 @@ impl Sim {
                 pod.gates = ["example.com/wait".into()].into();
             }
             self.give_claims(&mut pod);
+            self.give_devices(&mut pod);
             self.note(|| format!("{uid} of kind {kind} is created, gated: {gated}"));
             self.cluster.create_pod(pod);
         }
@@ -184,6 +188,7 @@ impl Sim {
         let kind = self.some_kind();
         let mut new = pod(kind, &uid, &old.name, &mut self.load);
         rename(&mut new, &old.namespace);
+        self.give_devices(&mut new);
         self.note(|| format!("{} is recreated as {uid} of kind {kind}", old.uid));
         self.cluster.create_pod(new);
     }

@@ -9,10 +9,11 @@ use berth_scheduler::placement::{Binding, LATE_EFFECT, Truth};
 use berth_scheduler::scheduler::{BindReview, Requester};
 
 use super::admission::{Client, Request};
+use super::cluster::Cluster;
 use super::dice::Dice;
-use super::process::Who;
+use super::process::{Watch, Who};
 use super::sim::{Event, MS, S, Sim, Step};
-use super::watches::PODS;
+use super::watches::{OBJECTS, PODS};
 
 /// A request that does not fit is reviewed again until it is refused.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -48,10 +49,30 @@ pub struct Guards {
     pub next_request: u64,
     /// Number of terms that have begun.
     term: u64,
-    /// A new leader, and the events of pods that it must know before it decides.
-    catching_up: Option<(Who, usize)>,
+    /// A new leader, and what it must know before it decides.
+    catching_up: Option<(Who, Known)>,
     /// Pods whose room no guard holds in its present term: nobody reviewed them, or another guard did, or too long ago.
     pub unguarded: BTreeSet<Arc<str>>,
+}
+
+/// What a process must know before it decides: the binds of others, and the devices that they gave to claims.
+#[derive(Debug, Clone, Copy)]
+pub struct Known {
+    pods: usize,
+    /// `None`: there are no devices.
+    objects: Option<usize>,
+}
+
+impl Known {
+    pub fn now(cluster: &Cluster, devices: bool) -> Self {
+        let objects = devices.then(|| cluster.logged(OBJECTS));
+        Known { pods: cluster.logged(PODS), objects }
+    }
+
+    pub fn is_seen(self, watches: &[Watch; 3]) -> bool {
+        let has = |kind: usize, known| watches[kind].live && watches[kind].cursor >= known;
+        has(PODS, self.pods) && self.objects.is_none_or(|known| has(OBJECTS, known))
+    }
 }
 
 /// A review that allows its request.
@@ -268,7 +289,7 @@ impl Sim {
 
     /// A process becomes the leader, and decides once it knows all binds until now.
     pub fn begin_term(&mut self, slot: usize) {
-        let known = self.cluster.logged(PODS);
+        let known = Known::now(&self.cluster, self.devices.exists);
         self.guards.term += 1;
         self.guards.catching_up = Some(((slot, self.processes[slot].life), known));
     }
@@ -283,8 +304,7 @@ impl Sim {
             return Ok(());
         };
         let process = &mut self.processes[who.0];
-        let watch = &process.watches[PODS];
-        if !watch.live || watch.cursor < known || !process.scheduler.synced() {
+        if !known.is_seen(&process.watches) || !process.scheduler.synced() {
             return Ok(());
         }
         if self.settings.replicas.is_none() {

@@ -105,7 +105,7 @@ impl Shadow {
 
     /// Returns why a kubelet would reject the pod on this node.
     fn rejection(&self, pod: &Pod, node: &Node) -> Step {
-        let spec = PodSpec { usage: pod.usage.clone(), ..PodSpec::default() };
+        let spec = PodSpec { usage: self.usage_of_node(&pod.usage, node), ..PodSpec::default() };
         let bare = Node { taints: [].into(), unschedulable: false, ..node.clone() };
         let others = self.usage_on(&node.name, &pod.uid);
         invariants::admits(&spec.into(), &bare, others.iter()).map_err(|violation| violation.what)

@@ -44,7 +44,8 @@ impl Sim {
         let gone = || format!("{} is bound to {}, which is gone", pod.uid, binding.node);
         let node = shadow.nodes.get(&binding.node).ok_or_else(gone)?;
         let others = shadow.usage_on(&node.name, &pod.uid);
-        invariants::admits(spec, node, others.iter()).map_err(said(&pod.uid))?;
+        let of_node = shadow.spec_for_node(spec, node);
+        invariants::admits(&of_node, node, others.iter()).map_err(said(&pod.uid))?;
         shadow.judge_quota(pod)?;
         shadow.judge_peers(pod, node)?;
         if self.strict {
@@ -53,7 +54,7 @@ impl Sim {
             let mut others = self.cluster.usage_on(&node.name, &[pod.uid.clone()].into());
             let assumed = shadow.assumed.iter().filter(|(_, (at, _))| *at == node.name);
             others.extend(assumed.map(|(_, (_, usage))| usage.clone()));
-            invariants::admits(spec, node, others.iter()).map_err(said(&pod.uid))?;
+            invariants::admits(&of_node, node, others.iter()).map_err(said(&pod.uid))?;
         }
         Ok(())
     }
@@ -106,6 +107,7 @@ impl Sim {
         let pods: Vec<Pod> = self.cluster.store.list();
         let (mut cold, refusals) = self.cold_start(&pods);
         self.judge_members()?;
+        self.judge_claims_at_rest(&pods)?;
         for (slot, process) in self.running() {
             let name = format!("p{slot}");
             invariants::same_accounting(process.scheduler.inventory(), cold.inventory())

@@ -10,6 +10,7 @@ use berth_scheduler::policy::{Governs, ObservedPolicy, PolicySettings, SelectedN
 use berth_scheduler::rules::CellLimit;
 use berth_scheduler::scheduler::Scheduler;
 
+use super::claim_server;
 use super::dice::Dice;
 use super::gangs;
 use super::process::Process;
@@ -18,11 +19,14 @@ use super::sim::Sim;
 pub type ObjectKey = (ObjectKind, ObjectName);
 
 /// Kinds that every process lists before it schedules.
-pub const KINDS: [ObjectKind; 8] = [
+pub const KINDS: [ObjectKind; 11] = [
     ObjectKind::Namespace,
     ObjectKind::StorageClass,
     ObjectKind::PersistentVolume,
     ObjectKind::PersistentVolumeClaim,
+    ObjectKind::DeviceClass,
+    ObjectKind::ResourceSlice,
+    ObjectKind::ResourceClaim,
     ObjectKind::Allocation,
     ObjectKind::AllocationPolicy,
     ObjectKind::Quota,
@@ -48,6 +52,9 @@ pub fn key_of(object: &ClusterObject) -> ObjectKey {
             let (namespace, name) = (claim.name.namespace.clone(), claim.name.name.clone());
             (ObjectKind::PersistentVolumeClaim, ObjectName { namespace, name })
         }
+        ClusterObject::DeviceClass(class) => global(ObjectKind::DeviceClass, &class.name),
+        ClusterObject::ResourceSlice(slice) => global(ObjectKind::ResourceSlice, &slice.name),
+        ClusterObject::ResourceClaim(claim) => claim_server::key_of(&claim.name),
         ClusterObject::Policy(policy) => global(ObjectKind::AllocationPolicy, &policy.name),
         ClusterObject::Quota(quota) => global(ObjectKind::Quota, &quota.name),
         ClusterObject::DisruptionBudget(budget) => (ObjectKind::DisruptionBudget, budget.name.clone()),

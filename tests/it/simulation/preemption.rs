@@ -13,7 +13,8 @@ use super::sim::{Event, MS, S, Sim, Step};
 
 /// Returns a pod's message without the result of preemption.
 pub fn without_preemption(text: &str) -> &str {
-    text.find(" no new claims to deallocate, preemption:").map_or(text, |at| &text[..at])
+    let starts = [" no new claims to deallocate, preemption:", " still not schedulable, preemption:"];
+    starts.iter().find_map(|start| text.find(start)).map_or(text, |at| &text[..at])
 }
 
 impl Shadow {

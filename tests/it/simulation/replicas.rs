@@ -12,9 +12,9 @@ use jiff::Timestamp;
 
 use super::dice::Dice;
 use super::gangs::gang_of;
+use super::guard::Known;
 use super::process::{Process, Who};
 use super::sim::{Event, MS, S, Sim, Step};
-use super::watches::PODS;
 
 pub struct ReplicaSettings {
     pub count: usize,
@@ -32,6 +32,12 @@ impl ReplicaSettings {
         };
         let settings = ReplicaSettings { count: 2 + dice.below(2) as usize, lease };
         dice.percent(25).then_some(settings)
+    }
+
+    /// Returns the time after which the API server aborts requests (as `Fence`).
+    pub fn server_timeout(&self) -> Duration {
+        let slack = self.lease.duration.saturating_sub(self.lease.renew_deadline);
+        slack.saturating_sub(S).max(slack / 2).min(10 * S)
     }
 }
 
@@ -77,8 +83,8 @@ pub struct Member {
     observed: BTreeMap<String, Observed>,
     /// Replicas that may be alive, as far as it knows.
     known: BTreeSet<String>,
-    /// Events of pods that it must know before it places any.
-    catching_up: Option<usize>,
+    /// What it must know before it places any pod.
+    catching_up: Option<Known>,
     /// It has ended, and another one may start in its place.
     pub is_down: bool,
     /// No other one will.
@@ -185,15 +191,15 @@ impl Sim {
         self.note(|| format!("{me} is a member"));
         let before = self.members.leases.get(&me).map_or(0, |lease| lease.losses + 1);
         self.members.leases.insert(me, MemberLease { losses: before, acquired: now, ended: None });
-        self.processes[who.0].member.catching_up = Some(self.cluster.logged(PODS));
+        self.processes[who.0].member.catching_up = Some(Known::now(&self.cluster, self.devices.exists));
     }
 
     /// Lets the members place pods that know all binds until they became members.
     pub fn end_catching_up_of_members(&mut self) -> Step {
         for slot in 0..self.processes.len() {
             let process = &mut self.processes[slot];
-            let watch = &process.watches[PODS];
-            let knows = |known: &mut usize| watch.live && watch.cursor >= *known;
+            let watches = &process.watches;
+            let knows = |known: &mut Known| known.is_seen(watches);
             if process.scheduler.synced() && process.member.catching_up.take_if(knows).is_some() {
                 process.scheduler.set_leading(true);
                 let who = (slot, process.life);
@@ -284,10 +290,10 @@ impl Sim {
         if process.member.is_down {
             return;
         }
-        let (life, has_binds) = (process.life, !process.binds.is_empty() || process.held() > 0);
+        let (life, is_settled) = (process.life, process.scheduler.binds_under_way().are_settled());
         let me = identity((slot, life));
         // At the end it deletes its lease, unless a request of it may still take effect.
-        if !has_binds && self.members.dice.percent(50) {
+        if is_settled && self.members.dice.percent(50) {
             self.members.leases.remove(&me);
         } else if let Some(lease) = self.members.leases.get_mut(&me) {
             lease.ended.get_or_insert(self.now);

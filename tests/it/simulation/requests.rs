@@ -80,6 +80,8 @@ impl Sim {
                 ));
             }
             self.effected.insert(id);
+            self.devices.bound.insert(binding.uid.clone());
+            self.judge_devices_of(&binding)?;
             if self.is_active_active() && self.leader != Some(who.0) {
                 self.tally.count("placed by another replica");
             }

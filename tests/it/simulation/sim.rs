@@ -13,7 +13,9 @@ use berth_scheduler::scheduler::{Action, Eviction, Settled, Task};
 
 use super::budgets::DisruptionController;
 use super::churn::Churn;
+use super::claim_writers::ClaimStep;
 use super::cluster::{Cluster, PodEvent};
+use super::devices::Devices;
 use super::dice::Dice;
 use super::gangs::gang_of;
 use super::guard::{GuardSettings, Guards, ReviewStep};
@@ -70,6 +72,12 @@ pub enum Event {
     ClaimsWritten(Who, ClaimOrder, Result<Vec<u64>, String>),
     /// The volume controller and the provisioner look at all claims.
     ControlVolumes,
+    /// The claim controller looks at all resource claims.
+    ControlClaims,
+    /// A request of the writers of resource claims.
+    ClaimRequest(u64, ClaimStep),
+    /// These writers go on.
+    ClaimWriters,
     /// Another scheduler binds a pod, which it has tried so many times.
     OtherBinds(Arc<str>, u32),
 }
@@ -194,6 +202,7 @@ pub struct Sim {
     pub churn: Option<Churn>,
     pub disruptions: DisruptionController,
     pub storage: Storage,
+    pub devices: Devices,
     pub guards: Guards,
     pub members: Members,
     /// Binds that were given up: they must not take effect any more.
@@ -257,6 +266,7 @@ impl Sim {
             churn: None,
             disruptions: DisruptionController::default(),
             storage: Storage::new(seed),
+            devices: Devices::new(seed),
             guards: Guards::default(),
             members: Members::new(seed),
             given_up: BTreeSet::new(),
@@ -417,6 +427,9 @@ impl Sim {
             Event::WriteClaims(who, order) => self.write_claims(who, order),
             Event::ClaimsWritten(who, order, written) => self.claims_written(who, &order, written)?,
             Event::ControlVolumes => self.control_volumes(),
+            Event::ControlClaims => self.control_claims(),
+            Event::ClaimRequest(id, step) => self.claim_request(id, step)?,
+            Event::ClaimWriters => self.look_at_writers()?,
             Event::OtherBinds(uid, tries) => self.other_binds(&uid, tries),
             Event::Up => {
                 self.note(|| "API server up".into());
@@ -438,8 +451,10 @@ impl Sim {
         }
         if self.cluster.logged(PODS) != seen[PODS] {
             self.count_budgets_soon();
+            self.control_claims_soon();
         }
         if logged(&self.cluster) != seen {
+            self.judge_devices()?;
             for slot in 0..self.processes.len() {
                 WATCHES.into_iter().for_each(|kind| self.poke(slot, kind));
             }
@@ -499,14 +514,31 @@ impl Sim {
             self.elect();
             return Ok(());
         }
+        let who = (slot, self.processes[slot].life);
+        if self.await_former_writes(who) {
+            return Ok(());
+        }
         self.note(|| format!("p{slot} leads"));
         self.leader = Some(slot);
-        if self.settings.guard.is_some() {
+        if self.settings.guard.is_some() || self.devices.exists {
             self.begin_term(slot);
             return Ok(());
         }
         self.processes[slot].scheduler.set_leading(true);
-        self.carry_out((slot, self.processes[slot].life))
+        self.carry_out(who)
+    }
+
+    /// A process leads only when no request of a former leader can take effect any more, as production's `Fence` has it.
+    /// Elsewhere the simulation is harsher, as only devices depend on that.
+    fn await_former_writes(&mut self, who: Who) -> bool {
+        let is_bind = |event: &Event| matches!(event, Event::Effect(_, from, ..) if *from != who);
+        let others_write = self.devices.writers.as_ref().is_some_and(|writers| writers.others_write(who));
+        let waits = self.devices.exists && (others_write || self.agenda.values().any(is_bind));
+        if waits {
+            self.tally.count("former writes awaited");
+            self.after(200 * MS, Event::Lead(who.0));
+        }
+        waits
     }
 
     pub fn stop_leading(&mut self) {
@@ -632,8 +664,8 @@ impl Sim {
                     self.after(pause, Event::Evict(who, eviction));
                 }
                 Action::Nominate { pod, node } => self.send_nomination(pod, node),
-                Action::ReleaseClaim(_)
-                | Action::Observe(_)
+                Action::ReleaseClaim(release) => self.release_device_claim(who, release),
+                Action::Observe(_)
                 | Action::TellAllocation(_)
                 | Action::TellPolicy(_)
                 | Action::TellQuota(_) => {}
@@ -663,8 +695,10 @@ impl Sim {
         // The node of a pod that has waited for its claims was judged before.
         if self.processes[who.0].shadow.claiming.remove(&binding.uid).is_none() {
             self.judge_commit(who, &binding)?;
+            self.judge_claims_wanted(who, &binding, None)?;
         }
         self.judge_claims(who, &binding)?;
+        self.judge_devices_of(&binding)?;
         let is_bound = |process: &Process| process.binds.values().any(|(other, _)| other.uid == binding.uid);
         if self.is_active_active() && self.processes.iter().any(is_bound) {
             self.tally.count("placed by two replicas");

@@ -208,6 +208,7 @@ impl Sim {
         let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
         let binding = Binding { uid: uid.clone(), namespace, name, node: order.node.clone() };
         self.judge_commit(who, &binding)?;
+        self.judge_claims_wanted(who, &binding, Some(&order))?;
         let shadow = &mut self.processes[who.0].shadow;
         shadow.assumed.insert(uid.clone(), (order.node.clone(), usage));
         shadow.claiming.insert(uid, binding);
@@ -232,6 +233,13 @@ impl Sim {
             written = Err("timed out".to_owned());
         }
         self.note(|| format!("the claims of {} are written: {written:?}", order.uid));
+        if let Ok(volumes) = &mut written
+            && !order.devices.is_empty()
+        {
+            let volumes = std::mem::take(volumes);
+            self.control_volumes_soon();
+            return self.write_device_claims(who, order, volumes);
+        }
         let back = self.storage.dice.up_to(if self.faults { 500 * MS } else { 10 * MS });
         self.after(back, Event::ClaimsWritten(who, order, written));
         self.control_volumes_soon();

@@ -44,6 +44,11 @@ impl KubeClaims {
         Ok(KubeClaims { client })
     }
 
+    /// Creates a writer with this client, which must send each request once.
+    pub fn with_client(client: Client) -> Self {
+        KubeClaims { client }
+    }
+
     /// Writes the requests for volumes, then the claims of devices, in order, each while `leads` returns true. Returns the
     /// resource versions of the objects.
     ///
