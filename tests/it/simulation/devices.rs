@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_devices::{Device, DeviceClass, PoolId, Reach, ResourceClaim, ResourceSlice};
+use berth_devices::{CLAIM_FINALIZER, Device, DeviceClass, PoolId, Reach, ResourceClaim, ResourceSlice};
 use berth_model::{
     ClaimName, ContainerRequest, DeviceClaimSource, ExtendedResource, ExtendedResources, GeneratedClaim, Pod,
     PodDeviceClaim,
@@ -266,8 +266,11 @@ impl Sim {
         });
         self.note(|| format!("another client allocates {:?}", claim.name.name));
         self.tally.count("device claim allocated by others");
+        let name = &claim.name;
+        let finalizers = json!({"metadata": {"finalizers": [CLAIM_FINALIZER]}});
+        self.change_claim(name, |server| server.patch(name, false, &finalizers));
         let patch = json!({"status": {"allocation": allocation}});
-        self.change_claim(&claim.name, |server| server.patch(&claim.name, true, &patch));
+        self.change_claim(name, |server| server.patch(name, true, &patch));
     }
 
     /// Another client deallocates a claim that no pod uses.

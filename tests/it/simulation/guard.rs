@@ -108,6 +108,14 @@ pub enum ReviewStep {
     Effect,
 }
 
+impl Guards {
+    /// Returns whether a bind of another process, or of an earlier start of this one, may still take effect.
+    pub fn reviews_others(&self, who: Who) -> bool {
+        let is_of_others = |client| matches!(client, Client::Berth { who: from, .. } if from != who);
+        self.requests.values().any(|request| is_of_others(request.client))
+    }
+}
+
 impl Sim {
     pub fn review_step(&mut self, id: u64, step: ReviewStep) -> Step {
         match step {

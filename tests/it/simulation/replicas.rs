@@ -349,8 +349,7 @@ impl Sim {
             };
             let who = (slot, process.life);
             let is_alone = self.is_active_active() && gang_of(pod).is_none();
-            if is_alone && process.share(who).owns(cold.class_of(pod).fingerprint()) == (state == "elsewhere")
-            {
+            if is_alone && process.share(who).owns_class(&cold.class_of(pod)) == (state == "elsewhere") {
                 return Err(format!("{} is {state} at p{slot}, whose share says otherwise", pod.uid));
             }
             if state != "elsewhere" {

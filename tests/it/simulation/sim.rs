@@ -104,7 +104,7 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 73] = [
+        const EXPECTED: [&str; 87] = [
             "evicted",
             "eviction refused",
             "evicted for a gang",
@@ -158,6 +158,20 @@ impl Tally {
             "claims ordered",
             "claims given up",
             "claim bound",
+            "devices wanted",
+            "device claims ordered",
+            "device claim shared",
+            "device claim from template",
+            "device claim released",
+            "device claim deallocated",
+            "device claim deleted",
+            "device claim of an ended pod",
+            "device claim allocated by others",
+            "slice withdrawn",
+            "device write conflict",
+            "device write without answer",
+            "device write after a crash",
+            "former writes awaited",
             "not provisioned",
             "disruption without effect",
             "eviction forbidden",
@@ -532,8 +546,9 @@ impl Sim {
     /// Elsewhere the simulation is harsher, as only devices depend on that.
     fn await_former_writes(&mut self, who: Who) -> bool {
         let is_bind = |event: &Event| matches!(event, Event::Effect(_, from, ..) if *from != who);
-        let others_write = self.devices.writers.as_ref().is_some_and(|writers| writers.others_write(who));
-        let waits = self.devices.exists && (others_write || self.agenda.values().any(is_bind));
+        let others_write = || self.devices.writers.as_ref().is_some_and(|writers| writers.others_write(who));
+        let others_bind = || self.agenda.values().any(is_bind) || self.guards.reviews_others(who);
+        let waits = self.devices.exists && (others_write() || others_bind());
         if waits {
             self.tally.count("former writes awaited");
             self.after(200 * MS, Event::Lead(who.0));

@@ -17,9 +17,6 @@ use crate::quota::{Lack, Sums};
 use crate::rules::{self, Key};
 use berth_model::{ClaimName, Holding, Pod, Usage};
 
-/// Stands for all classes with resource claims where classes are divided among replicas.
-const OF_DEVICES: u64 = 0;
-
 /// State that all components read: what is known of the cluster, the waiting pods, and whether this replica leads.
 #[derive(Debug)]
 pub(super) struct Cluster {
@@ -175,9 +172,7 @@ impl Cluster {
     }
 
     pub(super) fn owns(&self, class: &Class) -> bool {
-        // One replica gives devices to all claims: the API server would not notice if two gave the same.
-        let key = if class.spec.devices.is_some() { OF_DEVICES } else { class.fingerprint() };
-        self.share.as_ref().is_none_or(|share| share.owns(key))
+        self.share.as_ref().is_none_or(|share| share.owns_class(class))
     }
 
     pub(super) fn owns_gang(&self, name: &AllocationName) -> bool {

@@ -3,7 +3,11 @@
 //! leaves moves only its own share.
 
 use super::Scheduler;
+use crate::class::Class;
 use crate::rules::{hash_of, mix};
+
+/// The key of all classes of pods that need devices.
+const OF_DEVICES: u64 = 0;
 
 /// The replicas that schedule, and this replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,9 +23,15 @@ impl Share {
         Share { me: hash_of(me), others }
     }
 
-    /// Returns whether this replica owns a class with this fingerprint.
-    pub fn owns(&self, fingerprint: u64) -> bool {
-        let draw = |member: u64| (mix(member ^ fingerprint.rotate_left(32)), member);
+    /// Returns whether this replica owns the class. One replica gives devices to all claims: the API server would not notice if two
+    /// gave the same.
+    pub fn owns_class(&self, class: &Class) -> bool {
+        self.owns(if class.spec.devices.is_some() { OF_DEVICES } else { class.fingerprint() })
+    }
+
+    /// Returns whether this replica owns what has this key.
+    pub(super) fn owns(&self, key: u64) -> bool {
+        let draw = |member: u64| (mix(member ^ key.rotate_left(32)), member);
         let mine = draw(self.me);
         self.others.iter().all(|other| draw(*other) < mine)
     }

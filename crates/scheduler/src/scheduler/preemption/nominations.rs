@@ -308,7 +308,7 @@ impl Nominations {
 
 /// Returns whether only node-local rules apply to pods of the class, so that no agent is needed to place them.
 pub(super) fn is_plain(class: &Class) -> bool {
-    !class.is_excluded_by_pods() && class.spec.volumes.is_none()
+    !class.is_excluded_by_pods() && class.spec.volumes.is_none() && class.spec.devices.is_none()
 }
 
 fn is_at(uid: &str, node: NodeId, ledger: &Ledger) -> bool {

@@ -447,3 +447,19 @@ fn a_device_that_a_former_leader_gave_away_late_stays_with_the_pod_that_has_a_no
     bench.later(30 * S);
     assert_eq!(&*device_of(&bench.orders[1]).device, "gpu-1");
 }
+
+#[test]
+fn a_nominated_pod_gets_its_devices_before_it_is_bound() {
+    let mut bench = Bench::with_devices(&[("a", 1)], &["c"]);
+    bench.scheduler.cluster.config.preemption = true;
+    bench.apply(on("a", pod("old", 800)));
+    bench.apply(Pod { priority: 5, ..uses("c", pod("p", 500)) });
+    bench.work();
+    assert_eq!(bench.evictions.len(), 1);
+    bench.scheduler.delete_pod(&"old".into());
+    bench.collect();
+    bench.later(S);
+    assert!(bench.binds.is_empty());
+    let [order] = &*bench.orders else { panic!("{:?}", bench.orders) };
+    assert_eq!((&*order.uid, &*device_of(order).device), ("p", "gpu-0"));
+}
