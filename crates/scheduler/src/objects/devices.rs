@@ -204,8 +204,11 @@ impl Devices {
         let mut names: Vec<_> = pod.devices.iter().filter_map(|claim| name_of(pod, &claim.source)).collect();
         if let Some(extended) = &pod.extended {
             names.extend(extended.claim.iter().map(|name| in_namespace_of(pod, name)));
-            if extended.resources.iter().any(|resource| self.provided.contains_key(&resource.name)) {
-                names.push(extended_claim(pod));
+            let made = extended_claim(pod);
+            let is_provided = |resource: &ExtendedResource| self.provided.contains_key(&resource.name);
+            // One that is left behind may outlive its class.
+            if extended.resources.iter().any(is_provided) || self.claims.contains_key(&made) {
+                names.push(made);
             }
         }
         names.sort();
@@ -314,7 +317,7 @@ impl Devices {
             let filled = self.filled(&DeviceRequests { requests, constraints: [].into() })?;
             needs.push(ExtendedNeed { resource: name.clone(), requests: filled.requests });
         }
-        if needs.is_empty() {
+        if pod.extended.is_none() {
             return Ok([].into());
         }
         let claim = extended_claim(pod);
@@ -322,6 +325,9 @@ impl Devices {
         match (self.promises.get(&claim), self.claims.get(&claim)) {
             (Some(promise), _) if is_promised(promise) => Ok(needs.into()),
             (None, None) => Ok(needs.into()),
+            (None, Some(found)) if found.owner.as_ref() != Some(&pod.uid) && needs.is_empty() => {
+                Ok([].into())
+            }
             (None, Some(found)) if found.owner.as_ref() != Some(&pod.uid) => Err(format!(
                 "resourceclaim {:?}, which its extended resources need, belongs to others",
                 claim.name
