@@ -266,8 +266,8 @@ impl Sim {
         let (mut effect, mut back, mut reply) = (dice.up_to(10 * MS), Some(dice.up_to(10 * MS)), Some(reply));
         let refusal = match fate {
             // The answer is lost; the request takes effect at any time until the API server aborts it.
-            0..6 => {
-                let limit = if dice.percent(40) { timeout } else { 200 * MS };
+            0..8 => {
+                let limit = if dice.percent(60) { timeout } else { 200 * MS };
                 effect = dice.up_to(limit);
                 back = None;
                 if let Some(reply) = reply.take_if(|_| dice.percent(70)) {
@@ -276,10 +276,10 @@ impl Sim {
                 self.tally.count("device write without answer");
                 None
             }
-            6..9 => Some((500, message("etcdserver: leader changed"))),
-            9..11 => Some((429, message("too many requests"))),
-            11..13 => Some((403, message("forbidden"))),
-            13..22 => {
+            8..11 => Some((500, message("etcdserver: leader changed"))),
+            11..13 => Some((429, message("too many requests"))),
+            13..15 => Some((403, message("forbidden"))),
+            15..24 => {
                 (effect, back) = (dice.up_to(timeout.min(2 * S)), Some(dice.up_to(2 * S)));
                 None
             }
@@ -306,15 +306,17 @@ impl Sim {
         match step {
             ClaimStep::Effect => {
                 let answer = match self.cluster.up {
-                    true => Ok(self.answer_claim_request(&sent.request)),
+                    true => Ok(self.answer_claim_request(sent.who, &sent.request)),
                     false => Err("connection lost".to_owned()),
                 };
                 self.note_answer(&sent, &answer);
+                let who = sent.who;
                 if let Some((back, writers)) = sent.back.zip(self.devices.writers.as_mut()) {
                     sent.answer = Some(answer);
                     writers.requests.insert(id, sent);
                     self.after(back, Event::ClaimRequest(id, ClaimStep::Answer));
                 }
+                self.end_writer(who);
                 Ok(())
             }
             ClaimStep::Answer => {
@@ -326,15 +328,30 @@ impl Sim {
         }
     }
 
+    /// Sometimes a process ends, or leads no more, between two of its writes.
+    fn end_writer(&mut self, who: Who) {
+        if self.strict || !self.faults || !self.devices.dice.percent(6) || self.process(who).is_none() {
+            return;
+        }
+        match self.devices.dice.percent(50) {
+            true => self.restart(who.0),
+            false if self.leader == Some(who.0) => self.stop_leading(),
+            false => {}
+        }
+    }
+
     fn note_answer(&mut self, sent: &InFlight, answer: &Reply) {
         let (who, request) = (sent.who, &sent.request);
         let is_crashed = self.process(who).is_none();
+        let is_other = |slot: usize| (slot, self.processes[slot].life) != who;
+        let is_former = !self.is_active_active() && self.leader.is_some_and(is_other);
         self.note(|| {
             let code = answer.as_ref().map(|(code, _)| *code);
             format!("p{} {} {} {}: {code:?}", who.0, request.method, request.path, request.body["metadata"])
         });
         match answer {
             Ok((409, _)) => self.tally.count("device write conflict"),
+            Ok((200..300, _)) if is_former => self.tally.count("former write is late"),
             Ok((200..300, _)) if is_crashed => self.tally.count("device write after a crash"),
             _ => {}
         }

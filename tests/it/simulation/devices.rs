@@ -1,7 +1,7 @@
 //! Devices of nodes: drivers that publish and withdraw them, resource claims of pods, pods that request them as extended
 //! resources, the claim controller, and other clients that change claims.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_devices::{CLAIM_FINALIZER, Device, DeviceClass, PoolId, Reach, ResourceClaim, ResourceSlice};
@@ -16,6 +16,7 @@ use super::claim_server::{ClaimServer, claim_json, without_finalizer};
 use super::claim_writers::ClaimWriters;
 use super::dice::Dice;
 use super::objects::global;
+use super::process::Who;
 use super::sim::{Event, MS, S, Sim};
 
 const DRIVER: &str = "gpu.example.com";
@@ -32,6 +33,8 @@ const TEMPLATE: &str = "template";
 pub struct Devices {
     /// Nodes have devices, and pods use them.
     pub exists: bool,
+    /// Writes of a former leader arrive after another one has begun to decide: the API server did not abort them in time.
+    pub writes_are_late: bool,
     pub dice: Dice,
     pub server: ClaimServer,
     /// `None`: no process has devices to give.
@@ -42,20 +45,24 @@ pub struct Devices {
     owed: Vec<(ClaimName, Value)>,
     /// Pods that berth has bound.
     pub bound: BTreeSet<Arc<str>>,
+    /// The processes that last wrote the status of claims.
+    pub writer_of: BTreeMap<ClaimName, Who>,
 }
 
 impl Devices {
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed, 9);
-        let exists = dice.percent(30);
+        let (exists, writes_are_late) = (dice.percent(20), dice.percent(50));
         Devices {
             exists,
+            writes_are_late,
             dice,
             server: ClaimServer::default(),
             writers: exists.then(ClaimWriters::new),
             looks: false,
             owed: Vec::new(),
             bound: BTreeSet::new(),
+            writer_of: BTreeMap::new(),
         }
     }
 }

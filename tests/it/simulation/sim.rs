@@ -104,7 +104,7 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 87] = [
+        const EXPECTED: [&str; 88] = [
             "evicted",
             "eviction refused",
             "evicted for a gang",
@@ -172,6 +172,7 @@ impl Tally {
             "device write without answer",
             "device write after a crash",
             "former writes awaited",
+            "former write is late",
             "not provisioned",
             "disruption without effect",
             "eviction forbidden",
@@ -546,7 +547,8 @@ impl Sim {
     /// Elsewhere the simulation is harsher, as only devices depend on that.
     fn await_former_writes(&mut self, who: Who) -> bool {
         let is_bind = |event: &Event| matches!(event, Event::Effect(_, from, ..) if *from != who);
-        let others_write = || self.devices.writers.as_ref().is_some_and(|writers| writers.others_write(who));
+        let writers = self.devices.writers.as_ref().filter(|_| !self.devices.writes_are_late);
+        let others_write = || writers.is_some_and(|writers| writers.others_write(who));
         let others_bind = || self.agenda.values().any(is_bind) || self.guards.reviews_others(who);
         let waits = self.devices.exists && (others_write() || others_bind());
         if waits {
