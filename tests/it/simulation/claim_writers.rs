@@ -286,7 +286,9 @@ impl Sim {
             _ => None,
         };
         if let Some(refusal) = refusal {
-            reply.map(|reply| answer(reply, Ok(refusal)));
+            if let Some(reply) = reply {
+                answer(reply, Ok(refusal));
+            }
             return None;
         }
         self.after(effect, Event::ClaimRequest(id, ClaimStep::Effect));
