@@ -332,7 +332,7 @@ impl Sim {
 
     /// Sometimes a process ends, or leads no more, between two of its writes.
     fn end_writer(&mut self, who: Who) {
-        if self.strict || !self.faults || !self.devices.dice.percent(6) || self.process(who).is_none() {
+        if self.strict || !self.faults || !self.devices.dice.percent(12) || self.process(who).is_none() {
             return;
         }
         match self.devices.dice.percent(50) {

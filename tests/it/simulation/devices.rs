@@ -145,14 +145,14 @@ impl Sim {
         self.cluster.apply_object(class(1));
         let nodes: Vec<Arc<str>> = self.cluster.nodes.keys().cloned().collect();
         for node in nodes {
-            if self.devices.dice.percent(60) {
+            if self.devices.dice.percent(90) {
                 self.publish(&node);
             }
         }
     }
 
     fn publish(&mut self, node: &str) {
-        let (devices, generation) = (1 + self.devices.dice.below(4), self.now.as_millis() as i64);
+        let (devices, generation) = (1 + self.devices.dice.below(5), self.now.as_millis() as i64);
         self.note(|| format!("{node} has {devices} devices"));
         self.cluster.apply_object(slice(node, devices, generation));
     }
@@ -164,15 +164,15 @@ impl Sim {
         }
         let kind = self.devices.dice.below(100);
         match kind {
-            0..14 => self.give_named_claim(pod),
-            14..22 => self.share_claim(pod),
-            22..28 => {
+            0..24 => self.give_named_claim(pod),
+            24..34 => self.share_claim(pod),
+            34..42 => {
                 let source = DeviceClaimSource::Template { template: TEMPLATE.into(), made: None };
                 pod.devices = [PodDeviceClaim { entry: ENTRY.into(), source }].into();
                 self.control_claims_soon();
             }
-            28..44 => {
-                let count = 1 + self.devices.dice.below(2) as i64;
+            42..62 => {
+                let count = if self.devices.dice.percent(70) { 1 } else { 2 };
                 request_extended(pod, count);
             }
             _ => {}
@@ -187,7 +187,8 @@ impl Sim {
 
     fn give_named_claim(&mut self, pod: &mut Pod) {
         let name = in_namespace_of(pod, &format!("claim-{}", pod.uid));
-        let claim = claim_json(&name, CLASS, 1 + self.devices.dice.below(2), None);
+        let count = if self.devices.dice.percent(70) { 1 } else { 2 };
+        let claim = claim_json(&name, CLASS, count, None);
         pod.devices = [named(&name.name)].into();
         match self.devices.dice.percent(20) {
             true => self.devices.owed.push((name, claim)),
