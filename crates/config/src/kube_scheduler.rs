@@ -90,8 +90,10 @@ pub(super) fn translate(file: File, alone: bool, config: &mut Config) -> Result<
         }
         *limit = ConfigDuration::from_secs(u64::from(seconds));
     }
-    // kube-scheduler's maximum follows an initial backoff beyond it, too: it is a limit of the pod's backoff.
-    config.backoff.max = config.backoff.max.max(config.backoff.initial);
+    let (initial, max) = (config.backoff.initial, config.backoff.max);
+    if max < initial {
+        refuse("podMaxBackoffSeconds", format!("{max} is shorter than the initial backoff, {initial}"))?;
+    }
     let mut profiles = file.profiles.unwrap_or_default();
     if profiles.is_empty() {
         profiles.push(FileProfile::default());

@@ -219,6 +219,10 @@ fn what_could_change_where_pods_may_run_is_refused_with_its_line() {
         ("profiles:\n- schedulerName: a\n- {}\n", ":5: profiles[1].schedulerName: `` is not"),
         ("profiles:\n- schedulerName: a\n- schedulerName: a\n", "schedulerNames: `a` is listed twice"),
         ("profiles:\n- schedulerName: 'a b'\n", ":4: profiles[0].schedulerName: `a b` is not"),
+        (
+            "podInitialBackoffSeconds: 20\n",
+            "podMaxBackoffSeconds: 10s is shorter than the initial backoff, 20s",
+        ),
         ("podInitialBackoffSeconds: 0\n", ":3: podInitialBackoffSeconds: 0 is not from 1 to 3600"),
         (
             "leaderElection: {resourceLock: endpoints}\n",
@@ -322,11 +326,11 @@ fn both_files_together_are_berths_with_what_kube_schedulers_sets() {
         file
     };
     let own = write("berth.yaml", "agents: 3\nleaderElection: {name: ours}\nbackoff: {initial: 3s}\n");
-    let upstream = write("scheduler.yaml", &format!("{HEAD}podMaxBackoffSeconds: 2\n"));
+    let upstream = write("scheduler.yaml", &format!("{HEAD}podMaxBackoffSeconds: 4\n"));
     let config = Config::load(&[upstream.clone(), own.clone()]).unwrap();
     assert_eq!((config.agents, &*config.leader_election.name), (3, "ours"));
     assert_eq!(config.scheduler_names, ["default-scheduler"]);
-    assert_eq!(config.backoff.max, ConfigDuration::from_secs(3));
+    assert_eq!([config.backoff.initial, config.backoff.max], [3, 4].map(ConfigDuration::from_secs));
     let error = Config::load(&[own.clone(), own.clone()]).unwrap_err().to_string();
     assert!(error.ends_with("give one configuration file of each kind"), "{error}");
 }
