@@ -13,6 +13,7 @@ use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
@@ -135,9 +136,13 @@ impl ClaimWriters {
         });
     }
 
-    /// Returns whether a request of another process, or of an earlier start of this one, may still take effect.
-    pub fn others_write(&self, who: Who) -> bool {
-        self.requests.values().any(|request| request.answer.is_none() && request.who != who)
+    /// Returns whether a request of another process, or of an earlier start of this one, may still take effect. `are_late`: only
+    /// deallocations, which nothing but production's `Fence` keeps from the next leader's pods.
+    pub fn others_write(&self, who: Who, are_late: bool) -> bool {
+        let counts = |sent: &InFlight| {
+            !are_late || sent.request.body["status"].get("allocation").is_some_and(Value::is_null)
+        };
+        self.requests.values().any(|sent| sent.answer.is_none() && sent.who != who && counts(sent))
     }
 }
 

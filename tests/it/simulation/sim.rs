@@ -547,8 +547,8 @@ impl Sim {
     /// Elsewhere the simulation is harsher, as only devices depend on that.
     fn await_former_writes(&mut self, who: Who) -> bool {
         let is_bind = |event: &Event| matches!(event, Event::Effect(_, from, ..) if *from != who);
-        let writers = self.devices.writers.as_ref().filter(|_| !self.devices.writes_are_late);
-        let others_write = || writers.is_some_and(|writers| writers.others_write(who));
+        let (writers, are_late) = (self.devices.writers.as_ref(), self.devices.writes_are_late);
+        let others_write = || writers.is_some_and(|writers| writers.others_write(who, are_late));
         let others_bind = || self.agenda.values().any(is_bind) || self.guards.reviews_others(who);
         let waits = self.devices.exists && (others_write() || others_bind());
         if waits {

@@ -22,6 +22,9 @@ use berth_model::{
     ProvidedResources, Shared,
 };
 
+/// Time after which a request to deallocate a claim, with its retries, takes no effect any more.
+const RELEASE_MAX: Duration = Duration::from_secs(120);
+
 /// All claims, classes and pools.
 #[derive(Debug, Default)]
 pub struct Devices {
@@ -32,6 +35,9 @@ pub struct Devices {
     promises: BTreeMap<ClaimName, Promise>,
     /// Claims that were promised devices for a pod, by its uid.
     promised_for: HashMap<Arc<str>, BTreeSet<ClaimName>>,
+    /// Claims that are being deallocated in this version, and until when that may take effect. No pod may use one: its reservation may
+    /// be written already, so that no write would notice.
+    releasing: BTreeMap<ClaimName, (u64, Duration)>,
 }
 
 /// Devices that a claim is about to get.
@@ -150,6 +156,9 @@ impl Devices {
                 self.forget_promise(&name);
             }
         }
+        if self.releasing.get(&name).is_some_and(|(version, _)| *version != claim.version) {
+            self.releasing.remove(&name);
+        }
         let before = self.claims.insert(name.clone(), claim);
         if before.as_ref() == self.claims.get(&name) {
             return DevicesChanged::default();
@@ -162,6 +171,7 @@ impl Devices {
             return DevicesChanged::default();
         }
         self.forget_promise(name);
+        self.releasing.remove(name);
         self.claim_changed(name.clone())
     }
 
@@ -268,6 +278,12 @@ impl Devices {
                 continue;
             }
             match &claim.allocation {
+                Some(_) if self.releasing.contains_key(&name) => {
+                    return Err(format!(
+                        "resource claim {namespace}/{} is in the process of being deallocated",
+                        name.name
+                    ));
+                }
                 Some(allocation) => {
                     let is_reserved = claim.reserved.iter().any(|user| user.uid == pod.uid);
                     if !is_reserved && claim.reserved.len() >= CLAIM_USERS_MAX {
@@ -384,6 +400,24 @@ impl Devices {
                 delete: None,
             })
         })
+    }
+
+    /// Records that the claim is about to be deallocated or deleted.
+    pub fn begin_release(&mut self, release: &ClaimRelease, now: Duration) -> DevicesChanged {
+        let until = (release.version, now + RELEASE_MAX);
+        match self.releasing.insert(release.claim.clone(), until) {
+            Some(_) => DevicesChanged::default(),
+            None => {
+                let claims = BTreeSet::from([release.claim.clone()]);
+                DevicesChanged { claims, ..DevicesChanged::default() }
+            }
+        }
+    }
+
+    /// Returns whether a claim of the pod is being deallocated.
+    pub fn is_releasing(&self, pod: &Pod) -> bool {
+        let names = self.names_of(pod).filter(|_| !self.releasing.is_empty());
+        names.is_some_and(|names| names.iter().any(|name| self.releasing.contains_key(name)))
     }
 
     /// Returns the number of claims whose write may still take effect.
@@ -626,8 +660,16 @@ impl Devices {
         changed
     }
 
-    /// Ends the promises that can no longer take effect.
+    /// Ends the promises and releases that can no longer take effect.
     pub fn expire(&mut self, now: Duration) -> DevicesChanged {
+        let mut changed = DevicesChanged::default();
+        self.releasing.retain(|name, (_, until)| {
+            let is_open = now < *until;
+            if !is_open {
+                changed.claims.insert(name.clone());
+            }
+            is_open
+        });
         let mut over = Vec::new();
         for (name, promise) in &mut self.promises {
             if let PromiseState::InDoubt(until) = &mut promise.state
@@ -636,7 +678,6 @@ impl Devices {
                 over.push(name.clone());
             }
         }
-        let mut changed = DevicesChanged::default();
         for name in over {
             self.forget_promise(&name);
             let one = self.claim_changed(name);

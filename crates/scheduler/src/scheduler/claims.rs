@@ -351,8 +351,8 @@ impl Scheduler {
     /// Frees the devices that earlier attempts have left behind for pods that neither have nor are about to get a node: those of
     /// extended resources, and those that a placed pod has got, too, at once; those of other claims when their pod fits nowhere.
     fn release_left_behind(&mut self, now: Duration) {
-        let Scheduler { claims, cluster, actions, .. } = self;
-        let (devices, mut left) = (&cluster.objects.devices, RELEASES_MAX);
+        let Scheduler { claims, cluster, .. } = self;
+        let (devices, mut released) = (&cluster.objects.devices, Vec::new());
         claims.left_behind.retain(|uid, due| {
             let Some(pod) = cluster.waiting.get(uid) else {
                 return false;
@@ -363,16 +363,20 @@ impl Scheduler {
             let is_placed = |user: &str| user != &**uid && cluster.ledger.charge_of(user).is_some();
             let mut release = devices.left_behind(&pod.source);
             release = release.or_else(|| devices.contested(&pod.source, &is_placed));
-            if pod.state == State::Parked {
+            if pod.state == State::Parked || devices.is_releasing(&pod.source) {
                 release = release.or_else(|| devices.in_the_way(&pod.source));
             }
-            if let Some(release) = release.clone().filter(|_| now >= *due && left > 0) {
-                left -= 1;
+            if let Some(release) = release.clone().filter(|_| now >= *due && released.len() < RELEASES_MAX) {
                 *due = now + RELEASE_EVERY;
-                actions.push(Action::ReleaseClaim(release));
+                released.push(release);
             }
             release.is_some()
         });
+        for release in released {
+            let changed = self.cluster.objects.devices.begin_release(&release, now);
+            self.actions.push(Action::ReleaseClaim(release));
+            self.requeue_affected(changed.into());
+        }
     }
 
     fn check_claims(&mut self, uid: &Arc<str>, now: Duration) {

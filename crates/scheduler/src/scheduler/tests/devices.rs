@@ -371,29 +371,50 @@ fn of_two_pods_to_which_two_schedulers_gave_one_device_the_first_with_a_node_kee
     assert!(matches!(review(&mut bench, "r"), BindReview::Refused(_)));
 }
 
+/// Returns a claim with devices that only node a reaches, which is reserved for these pods.
+fn allocated_on_a(users: &[&str]) -> ResourceClaim {
+    let name = FieldRequirement::NameIs("a".into());
+    let on_a = NodeSelectorTerm { fields: [name].into(), ..NodeSelectorTerm::default() };
+    let allocation = ClaimAllocation { devices: [].into(), nodes: Some([on_a].into()) };
+    let user = |uid: &&str| ClaimUser {
+        api_group: "".into(),
+        resource: "pods".into(),
+        name: (*uid).into(),
+        uid: (*uid).into(),
+    };
+    ResourceClaim {
+        allocation: Some(allocation.into()),
+        reserved: users.iter().map(user).collect(),
+        ..claim("c")
+    }
+}
+
+#[test]
+fn no_pod_is_bound_with_a_claim_that_is_being_deallocated() {
+    let mut bench = Bench::with_devices(&[("a", 1), ("b", 1)], &[]);
+    bench.object(object(allocated_on_a(&["p"])));
+    bench.scheduler.apply_node(node("a", 5));
+    bench.apply(uses("c", pod("p", 10)));
+    bench.work();
+    bench.later(S);
+    assert_eq!(bench.releases.len(), 1);
+    // Its node has room again, and the reservation would need no write.
+    bench.scheduler.apply_node(node("a", 1000));
+    bench.later(S);
+    bench.later(20 * S);
+    assert!(bench.binds.is_empty() && bench.orders.is_empty());
+    assert!(bench.releases.len() > 1, "asked for until it is seen");
+    bench.object(object(ResourceClaim { version: 2, ..claim("c") }));
+    bench.later(S);
+    bench.later(20 * S);
+    assert_eq!(bench.orders.len(), 1);
+}
+
 #[test]
 fn a_claim_whose_devices_keep_its_pod_from_every_node_with_room_is_deallocated_unless_others_use_it() {
-    let on = |node: &str| {
-        let name = FieldRequirement::NameIs(node.into());
-        NodeSelectorTerm { fields: [name].into(), ..NodeSelectorTerm::default() }
-    };
-    let allocated = |users: &[&str]| {
-        let allocation = ClaimAllocation { devices: [].into(), nodes: Some([on("a")].into()) };
-        let user = |uid: &&str| ClaimUser {
-            api_group: "".into(),
-            resource: "pods".into(),
-            name: (*uid).into(),
-            uid: (*uid).into(),
-        };
-        ResourceClaim {
-            allocation: Some(allocation.into()),
-            reserved: users.iter().map(user).collect(),
-            ..claim("c")
-        }
-    };
     for (users, expected) in [(&["p"][..], 1), (&[], 1), (&["p", "q"], 0)] {
         let mut bench = Bench::with_devices(&[("a", 1), ("b", 1)], &[]);
-        bench.object(object(allocated(users)));
+        bench.object(object(allocated_on_a(users)));
         bench.apply(uses("c", pod("p", 10)));
         // Its node has no room any more, and there is one with room.
         bench.scheduler.apply_node(node("a", 5));
