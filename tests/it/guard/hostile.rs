@@ -118,8 +118,9 @@ async fn floods_of_strangers_keep_no_pod_waiting_and_take_no_room() {
     placements(&client, &log, "warm", Duration::from_secs(1)).await;
     let before = placements(&client, &log, "before", time).await;
     let ca = reqwest::Certificate::from_pem(certificates.ca.as_bytes()).expect("a CA");
-    let http =
-        reqwest::Client::builder().add_root_certificate(ca).local_address(FLOODS).build().expect("a client");
+    // A lost answer must not make the flood endless.
+    let http = reqwest::Client::builder().add_root_certificate(ca).local_address(FLOODS).timeout(SOON);
+    let http = http.build().expect("a client");
     let (stops, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
     let stranger = Stranger { http: &http, address, stops: &stops, sent: &sent };
     let floods = join_all((0..SENDERS).map(|sender| stranger.flood(sender)));
