@@ -1,8 +1,8 @@
 //! `KubeSchedulerConfiguration` (`kubescheduler.config.k8s.io/v1`): kube-scheduler's own file, translated into a
 //! [`Config`].
 //!
-//! A field that could change which nodes are valid, or which pods are scheduled, is done or refused. One that berth has no
-//! use for, or that only weighs nodes in another way, is noted.
+//! A field that could change which nodes are valid, or which pods are scheduled, is followed or refused. One that berth has
+//! no use for, or that only weighs nodes in another way, is noted.
 
 mod file;
 mod plugins;
@@ -27,7 +27,7 @@ use file::{
 pub(super) use file::File;
 
 const GROUP: &str = "kubescheduler.config.k8s.io/";
-pub(super) const KIND: &str = "KubeSchedulerConfiguration";
+const KIND: &str = "KubeSchedulerConfiguration";
 /// kube-scheduler's name, unless its file says another.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 /// Lease of kube-scheduler, unless its file says another.

@@ -55,7 +55,7 @@ pub struct Config {
     pub scheduler_names: Vec<String>,
 
     /// Settings for the pods of some of the `schedulerNames` that differ from those of the file. An
-    /// [AllocationPolicy](policies.md) goes before them.
+    /// [AllocationPolicy](policies.md) takes precedence over them.
     pub profiles: Vec<ProfileConfig>,
 
     /// Number of allocation agents: threads that choose nodes, each with its own caches. 0: one per available

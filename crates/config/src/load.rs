@@ -20,9 +20,9 @@ pub enum ConfigError {
         #[source]
         source: std::io::Error,
     },
-    /// `problem` names the field and the allowed values. The line is `None` if the value is a default.
     #[error("{} is of the same kind as {}: give one configuration file of each kind", file.display(), earlier.display())]
     SameKind { file: PathBuf, earlier: PathBuf },
+    /// `problem` names the field and the allowed values. The line is `None` if the value is a default.
     #[error("{}{}: {problem}", file.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
     Invalid { file: PathBuf, line: Option<u64>, problem: String },
 }
@@ -46,8 +46,8 @@ struct Head {
 }
 
 impl LoadedConfig {
-    /// Reads and validates the files: one with the fields of [`Config`], one `KubeSchedulerConfiguration`, which goes
-    /// before it in what it sets, or both. Returns the defaults without a file.
+    /// Reads and validates the files: one with the fields of [`Config`], one `KubeSchedulerConfiguration`, which
+    /// takes precedence in what it sets, or both. Returns the defaults without a file.
     ///
     /// # Errors
     /// A file cannot be read, is not valid YAML for its kind, has a value out of its limits or one that berth can neither
@@ -76,12 +76,12 @@ impl LoadedConfig {
             }
         }
         let config = match &own {
-            Some((file, text)) => parse_text(text).map_err(|place| place.of(file))?,
+            Some((file, text)) => parse_text(text).map_err(|problem| problem.of(file))?,
             None => Config::default(),
         };
         match upstream {
             Some((file, text)) => {
-                with_upstream(config, own.is_none(), &text).map_err(|place| place.of(&file))
+                with_upstream(config, own.is_none(), &text).map_err(|problem| problem.of(&file))
             }
             None => Ok(LoadedConfig { config, ..LoadedConfig::default() }),
         }
@@ -89,12 +89,12 @@ impl LoadedConfig {
 }
 
 /// Applies the text of a `KubeSchedulerConfiguration`.
-fn with_upstream(mut config: Config, alone: bool, text: &str) -> Result<LoadedConfig, Place> {
+fn with_upstream(mut config: Config, alone: bool, text: &str) -> Result<LoadedConfig, Problem> {
     let file = serde_saphyr::from_str(text).map_err(|error| explain(text, &error))?;
     let rest = translate(file, alone, &mut config);
     match rest.and_then(|rest| config.validate().map(|()| rest)) {
         Ok(Rest { kubeconfig, notes }) => Ok(LoadedConfig { config, kubeconfig, notes }),
-        Err(invalid) => Err(Place::invalid(text, &invalid)),
+        Err(invalid) => Err(Problem::invalid(text, &invalid)),
     }
 }
 
@@ -111,33 +111,33 @@ fn line_of(text: &str, invalid: &InvalidField) -> Option<u64> {
 }
 
 /// A problem, and its line in the file, counted from 1.
-struct Place(Option<u64>, String);
+struct Problem(Option<u64>, String);
 
-impl Place {
+impl Problem {
     fn of(self, file: &Path) -> ConfigError {
-        let Place(line, problem) = self;
+        let Problem(line, problem) = self;
         ConfigError::Invalid { file: file.to_owned(), line, problem }
     }
 
-    fn invalid(text: &str, invalid: &InvalidField) -> Place {
-        Place(line_of(text, invalid), invalid.to_string())
+    fn invalid(text: &str, invalid: &InvalidField) -> Problem {
+        Problem(line_of(text, invalid), invalid.to_string())
     }
 }
 
 /// Parses and validates berth's own file.
-fn parse_text(text: &str) -> Result<Config, Place> {
+fn parse_text(text: &str) -> Result<Config, Problem> {
     let config: Config = serde_saphyr::from_str(text).map_err(|error| explain(text, &error))?;
     match config.validate() {
         Ok(()) => Ok(config),
-        Err(invalid) => Err(Place::invalid(text, &invalid)),
+        Err(invalid) => Err(Problem::invalid(text, &invalid)),
     }
 }
 
 /// The parser knows the position of an error, but not the name of its field.
-fn explain(text: &str, error: &serde_saphyr::Error) -> Place {
+fn explain(text: &str, error: &serde_saphyr::Error) -> Problem {
     let plain = error.without_snippet().to_string();
     let Some(at) = error.location() else {
-        return Place(None, plain);
+        return Problem(None, plain);
     };
     // The parser appends the position to its text; we put it in front, as compilers do.
     let suffix = format!(" at line {}, column {}", at.line(), at.column());
@@ -146,7 +146,7 @@ fn explain(text: &str, error: &serde_saphyr::Error) -> Place {
         Some(value) => format!("{}: {problem}", value.field),
         None => problem.to_owned(),
     };
-    Place(Some(at.line()), problem)
+    Problem(Some(at.line()), problem)
 }
 
 /// Errors with these texts have the position of the value's key, others that of the value.

@@ -192,7 +192,7 @@ fn plugins_are_merged_as_kube_scheduler_does_and_scores_are_ordered_by_weight() 
     let at_point = "{multiPoint: {enabled: [{name: ImageLocality, weight: 9}]}, score: {disabled: [{name: ImageLocality}]}}";
     assert_eq!(order(at_point).unwrap().len(), 6);
     let twice = "{multiPoint: {enabled: [{name: ImageLocality, weight: 9}]}, score: {enabled: [{name: ImageLocality, weight: 1}]}}";
-    assert_eq!(order(twice), None, "the extension point goes before multiPoint");
+    assert_eq!(order(twice), None, "the extension point takes precedence over multiPoint");
 }
 
 #[test]

@@ -214,11 +214,13 @@ impl Devices {
         let mut names: Vec<_> = pod.devices.iter().filter_map(|claim| name_of(pod, &claim.source)).collect();
         if let Some(extended) = &pod.extended {
             names.extend(extended.claim.iter().map(|name| in_namespace_of(pod, name)));
-            let made = extended_claim(pod);
-            let is_provided = |resource: &ExtendedResource| self.provided.contains_key(&resource.name);
-            // One that is left behind may outlive its class.
-            if extended.resources.iter().any(is_provided) || self.claims.contains_key(&made) {
-                names.push(made);
+            let is_provided =
+                extended.resources.iter().any(|resource| self.provided.contains_key(&resource.name));
+            // Without any claims, as in most clusters, none is left behind and no name is needed.
+            if is_provided || !self.claims.is_empty() {
+                let made = extended_claim(pod);
+                // One that is left behind may outlive its class.
+                names.extend((is_provided || self.claims.contains_key(&made)).then_some(made));
             }
         }
         names.sort();
@@ -317,9 +319,11 @@ impl Devices {
 
     /// Returns what devices have to provide of the pod's extended resources.
     fn extended_needs(&self, pod: &Pod) -> Result<Box<[ExtendedNeed]>, String> {
-        let resources = pod.extended.iter().flat_map(|extended| &extended.resources);
+        let Some(extended) = &pod.extended else {
+            return Ok([].into());
+        };
         let mut needs = Vec::new();
-        for ExtendedResource { name, requests, .. } in resources {
+        for ExtendedResource { name, requests, .. } in &extended.resources {
             let Some(class) = self.provided.get(name) else {
                 continue;
             };
@@ -332,9 +336,6 @@ impl Devices {
             let requests = requests.iter().map(request).collect();
             let filled = self.filled(&DeviceRequests { requests, constraints: [].into() })?;
             needs.push(ExtendedNeed { resource: name.clone(), requests: filled.requests });
-        }
-        if pod.extended.is_none() {
-            return Ok([].into());
         }
         let claim = extended_claim(pod);
         let is_promised = |promise: &Promise| promise.pod == pod.uid && promise.state == PromiseState::Open;
@@ -416,8 +417,10 @@ impl Devices {
 
     /// Returns whether a claim of the pod is being deallocated.
     pub fn is_releasing(&self, pod: &Pod) -> bool {
-        let names = self.names_of(pod).filter(|_| !self.releasing.is_empty());
-        names.is_some_and(|names| names.iter().any(|name| self.releasing.contains_key(name)))
+        !self.releasing.is_empty()
+            && self
+                .names_of(pod)
+                .is_some_and(|names| names.iter().any(|name| self.releasing.contains_key(name)))
     }
 
     /// Returns the number of claims whose write may still take effect.
