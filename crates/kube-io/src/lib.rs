@@ -66,7 +66,7 @@ pub use reporter::{ReportCounters, Reporter};
 pub use self_check::{
     list_all, list_cluster, list_live_pods, list_namespaces, list_nodes, list_pods_without_node, list_version,
 };
-pub use served::{OptionalKind, watch_if_served};
+pub use served::{OptionalKind, is_served, watch_if_served};
 pub use status_writer::conditions;
 pub use throttle::Throttle;
 pub use watch::{LIVE_PODS, WatchChange, WatchCounters, WatchProgress, comparable_version, watch};

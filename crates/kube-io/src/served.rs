@@ -71,6 +71,14 @@ fn report_absent<K>(kind: &str, sink: &mut impl FnMut(WatchChange<K>)) {
     sink(WatchChange::NotServed);
 }
 
+/// Returns whether the API server serves the kind.
+///
+/// # Errors
+/// Discovery failed, for this reason.
+pub async fn is_served<K: OptionalKind>(client: &Client) -> Result<bool, String> {
+    Ok(served::<K>(client).await?.is_some())
+}
+
 /// Returns the preferred version of the kind among those that the server serves.
 async fn served<K: OptionalKind>(client: &Client) -> Result<Option<K::DynamicType>, String> {
     #[derive(Deserialize)]

@@ -9,7 +9,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
 
-use berth_kube_io::{LIVE_PODS, WatchProgress, comparable_version};
+use berth_kube_io::{LIVE_PODS, LeanResourceClaim, WatchProgress, comparable_version, is_served};
 use berth_scheduler::engine::Engine;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -71,9 +71,12 @@ pub(super) async fn await_known_claims(client: &Client, claims: &WatchProgress) 
                 }
                 tracing::debug!("the watch has not delivered all resource claims yet");
             }
-            // A cluster without such claims, or a role without them, as that of an older version: pods with claims then wait.
-            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => return,
+            // A role without such claims, as that of an older version: pods with claims then wait.
+            Err(kube::Error::Api(status)) if status.code == 403 => return,
             Err(error) => {
+                if is_served::<LeanResourceClaim>(client).await == Ok(false) {
+                    return;
+                }
                 tracing::warn!(%error, "cannot read which resource claims are allocated, retrying");
                 tokio::time::sleep(PAUSE).await;
             }
@@ -279,6 +282,8 @@ mod tests {
         assert!(!known(answers(200, list), 30).await);
         let missing = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"not found","reason":"NotFound","code":404}"#;
         assert!(known(answers(404, missing), 0).await, "a cluster without claims");
+        let index = r#"{"paths":["/apis","/version"]}"#;
+        assert!(known(answers(404, index), 0).await, "an API server that answers with what there is");
         let forbidden = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"forbidden","reason":"Forbidden","code":403}"#;
         assert!(known(answers(403, forbidden), 0).await, "a role of an older version");
     }
