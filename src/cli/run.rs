@@ -332,7 +332,8 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     scaler::scale(&mut tasks, &cluster, &config, (&engine, &leadership), &watches, sources.scaler.clone())?;
     applying::update(&mut tasks, &config, &cluster, (&engine, &leadership), &watches, &sources)?;
     let in_flight = config.binds_in_flight as usize;
-    let claims = KubeClaims::new(cluster.clone(), leadership.fence.as_ref())?;
+    let fences = (leadership.fence.as_ref(), leadership.device_fence.as_ref());
+    let claims = KubeClaims::new(&cluster, fences)?;
     let leads = {
         let leadership = leadership.clone();
         move || leadership.term().is_some()

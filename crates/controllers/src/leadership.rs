@@ -35,6 +35,8 @@ pub struct Leadership {
     deadline: Option<Deadline>,
     /// Fence for requests that only a process that places pods may send.
     pub fence: Option<Fence>,
+    /// Fence for requests that only the replica that gives devices may send.
+    pub device_fence: Option<Fence>,
     decides: Decides,
     /// The replica that decides.
     pub holder: watch::Receiver<Option<Holder>>,
@@ -185,6 +187,7 @@ pub fn lead(
             places,
             deadline: None,
             fence: None,
+            device_fence: None,
             decides,
             holder,
             exits: Arc::default(),
@@ -226,6 +229,7 @@ pub fn lead(
         return Ok(Leadership {
             places: leading,
             deadline: Some(deadline),
+            device_fence: fence.clone(),
             fence,
             decides,
             holder,
@@ -234,7 +238,11 @@ pub fn lead(
         });
     }
 
+    let device_fence = Some(Fence::new(deadline.clone(), &lease));
+    let to = engine.clone();
     follow(tasks, engine, (client.clone(), pods, claims), (leading, Some(deadline)), move |term| {
+        // Binds and claims of the former holder are known now, and nothing of it can take effect any more.
+        to.give_devices(term.is_some());
         let before = std::mem::replace(&mut *ready.lock(), term);
         if before != term {
             let decides = term.is_some();
@@ -263,6 +271,7 @@ pub fn lead(
         places,
         deadline: Some(deadline),
         fence,
+        device_fence,
         decides,
         holder,
         exits,

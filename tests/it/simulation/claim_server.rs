@@ -10,7 +10,6 @@ use berth_scheduler::objects::{ClusterObject, ObjectKind, ObjectName};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::process::Who;
 use super::sim::Sim;
 
 /// A status code and a body.
@@ -171,7 +170,7 @@ impl ClaimServer {
 
 impl Sim {
     /// Carries out a request of a writer.
-    pub fn answer_claim_request(&mut self, who: Who, request: &ClaimRequest) -> Answer {
+    pub fn answer_claim_request(&mut self, request: &ClaimRequest) -> Answer {
         let parts: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
         let body = &request.body;
         match *parts {
@@ -182,16 +181,12 @@ impl Sim {
                 let name = rest.first().copied().or(body["metadata"]["name"].as_str()).unwrap_or_default();
                 let name = ClaimName { namespace: namespace.into(), name: name.into() };
                 let is_status = rest.len() == 2;
-                let answer = self.change_claim(&name, |server| match request.method {
+                self.change_claim(&name, |server| match request.method {
                     Method::GET => server.claims.get(&name).map_or_else(not_found, |it| (200, it.clone())),
                     Method::POST => server.create(&name, body.clone()),
                     Method::DELETE => server.delete(&name, body),
                     _ => server.patch(&name, is_status, body),
-                });
-                if is_status && answer.0 == 200 {
-                    self.devices.writer_of.insert(name, who);
-                }
-                answer
+                })
             }
             _ => not_found(),
         }

@@ -313,7 +313,7 @@ impl Sim {
         match step {
             ClaimStep::Effect => {
                 let answer = match self.cluster.up {
-                    true => Ok(self.answer_claim_request(sent.who, &sent.request)),
+                    true => Ok(self.answer_claim_request(&sent.request)),
                     false => Err("connection lost".to_owned()),
                 };
                 self.note_answer(&sent, &answer);
@@ -351,7 +351,7 @@ impl Sim {
         let (who, request) = (sent.who, &sent.request);
         let is_crashed = self.process(who).is_none();
         let is_other = |slot: usize| (slot, self.processes[slot].life) != who;
-        let is_former = !self.is_active_active() && self.leader.is_some_and(is_other);
+        let is_former = self.leader.is_some_and(is_other);
         self.note(|| {
             let code = answer.as_ref().map(|(code, _)| *code);
             format!("p{} {} {} {}: {code:?}", who.0, request.method, request.path, request.body["metadata"])

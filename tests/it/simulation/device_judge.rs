@@ -1,6 +1,6 @@
 //! Checks of resource claims: at decisions, at effects, and at rest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_devices::{DeviceId, ResourceClaim};
@@ -99,9 +99,8 @@ impl Sim {
             .map_err(|why| format!("{} is bound to {}, but {why}", binding.uid, binding.node))
     }
 
-    /// No device is in the claims of two placed pods. Of several replicas, two can give one device to two claims while they do not
-    /// agree who they are: the guard notices only what its watch has shown.
-    pub fn judge_devices(&mut self) -> Step {
+    /// No device is in the claims of two placed pods.
+    pub fn judge_devices(&self) -> Step {
         if !self.devices.exists {
             return Ok(());
         }
@@ -121,20 +120,12 @@ impl Sim {
             self.devices.bound.contains(uid)
                 && pod.is_some_and(|pod| pod.node_name.is_some() && !pod.finished)
         };
-        let mut is_by_replicas = false;
         for (device, claims) in twice {
             let used = claims.iter().filter(|claim| claim.reserved.iter().any(|user| is_placed(&user.uid)));
             let names: Vec<&ClaimName> = used.map(|claim| &claim.name).collect();
-            let writers: BTreeSet<_> =
-                names.iter().filter_map(|name| self.devices.writer_of.get(name)).collect();
-            if names.len() > 1 && self.is_active_active() && writers.len() > 1 {
-                is_by_replicas = true;
-            } else if names.len() > 1 {
+            if names.len() > 1 {
                 return Err(format!("{device:?} is in the claims of placed pods: {names:?}"));
             }
-        }
-        if is_by_replicas {
-            self.tally.count("device given by two replicas");
         }
         Ok(())
     }

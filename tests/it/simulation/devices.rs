@@ -1,7 +1,7 @@
 //! Devices of nodes: drivers that publish and withdraw them, resource claims of pods, pods that request them as extended
 //! resources, the claim controller, and other clients that change claims.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use berth_devices::{CLAIM_FINALIZER, Device, DeviceClass, PoolId, Reach, ResourceClaim, ResourceSlice};
@@ -16,7 +16,6 @@ use super::claim_server::{ClaimServer, claim_json, without_finalizer};
 use super::claim_writers::ClaimWriters;
 use super::dice::Dice;
 use super::objects::global;
-use super::process::Who;
 use super::sim::{Event, MS, S, Sim};
 
 const DRIVER: &str = "gpu.example.com";
@@ -45,8 +44,6 @@ pub struct Devices {
     owed: Vec<(ClaimName, Value)>,
     /// Pods that berth has bound.
     pub bound: BTreeSet<Arc<str>>,
-    /// The processes that last wrote the status of claims.
-    pub writer_of: BTreeMap<ClaimName, Who>,
 }
 
 impl Devices {
@@ -62,7 +59,6 @@ impl Devices {
             looks: false,
             owed: Vec::new(),
             bound: BTreeSet::new(),
-            writer_of: BTreeMap::new(),
         }
     }
 }

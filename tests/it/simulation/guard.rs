@@ -315,8 +315,9 @@ impl Sim {
         if !known.is_seen(&process.watches) || !process.scheduler.synced() {
             return Ok(());
         }
-        if self.settings.replicas.is_none() {
-            process.scheduler.set_leading(true);
+        match self.settings.replicas {
+            None => process.scheduler.set_leading(true),
+            Some(_) => process.scheduler.give_devices(true),
         }
         self.guards.catching_up = None;
         self.note(|| format!("p{} decides", who.0));

@@ -349,7 +349,12 @@ impl Sim {
             };
             let who = (slot, process.life);
             let is_alone = self.is_active_active() && gang_of(pod).is_none();
-            if is_alone && process.share(who).owns_class(&cold.class_of(pod)) == (state == "elsewhere") {
+            let class = cold.class_of(pod);
+            let owns = match class.spec.devices {
+                Some(_) => self.leader == Some(slot),
+                None => process.share(who).owns(class.fingerprint()),
+            };
+            if is_alone && owns == (state == "elsewhere") {
                 return Err(format!("{} is {state} at p{slot}, whose share says otherwise", pod.uid));
             }
             if state != "elsewhere" {

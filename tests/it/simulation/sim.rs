@@ -550,6 +550,8 @@ impl Sim {
         let (writers, are_late) = (self.devices.writers.as_ref(), self.devices.writes_are_late);
         let others_write = || writers.is_some_and(|writers| writers.others_write(who, are_late));
         let others_bind = || self.agenda.values().any(is_bind) || self.guards.reviews_others(who);
+        // Replicas that place pods at once go on with binds, which the guard of the new leader reviews.
+        let others_bind = || !self.is_active_active() && others_bind();
         let waits = self.devices.exists && (others_write() || others_bind());
         if waits {
             self.tally.count("former writes awaited");
@@ -562,8 +564,12 @@ impl Sim {
         if let Some(slot) = self.leader.take() {
             self.tally.count("handover");
             self.note(|| format!("p{slot} leads no more"));
-            if !self.is_active_active() {
-                self.processes[slot].scheduler.set_leading(false);
+            let is_active_active = self.is_active_active();
+            let scheduler = &mut self.processes[slot].scheduler;
+            if is_active_active {
+                scheduler.give_devices(false)
+            } else {
+                scheduler.set_leading(false)
             }
             self.elect();
         }

@@ -31,22 +31,23 @@ pub(super) const PROMPT: Backoff =
 /// Writes through the API server.
 #[derive(Clone)]
 pub struct KubeClaims {
-    pub(super) client: Client,
+    volumes: Client,
+    devices: Client,
 }
 
 impl KubeClaims {
-    /// Creates the writer.
+    /// Creates the writer, with the fences of requests for volumes and for devices.
     ///
     /// # Errors
     /// When no client can be built from `config`.
-    pub fn new(config: ::kube::Config, fence: Option<&Fence>) -> ::kube::Result<Self> {
-        let client = client::fenced(config, fence)?;
-        Ok(KubeClaims { client })
+    pub fn new(config: &::kube::Config, fences: (Option<&Fence>, Option<&Fence>)) -> ::kube::Result<Self> {
+        let client = |fence| client::fenced(config.clone(), fence);
+        Ok(KubeClaims { volumes: client(fences.0)?, devices: client(fences.1)? })
     }
 
     /// Creates a writer with this client, which must send each request once.
     pub fn with_client(client: Client) -> Self {
-        KubeClaims { client }
+        KubeClaims { volumes: client.clone(), devices: client }
     }
 
     /// Writes the requests for volumes, then the claims of devices, in order, each while `leads` returns true. Returns the
@@ -65,7 +66,7 @@ impl KubeClaims {
             })?);
         }
         for update in order.devices.iter() {
-            versions.push(devices::write(&self.client, update, &order.uid, &leads).await?);
+            versions.push(devices::write(&self.devices, update, &order.uid, &leads).await?);
         }
         Ok(versions)
     }
@@ -75,7 +76,7 @@ impl KubeClaims {
     /// # Errors
     /// Why it still has them.
     pub async fn release(&self, release: &ClaimRelease, leads: impl Fn() -> bool) -> Result<(), String> {
-        devices::extended::release(&self.client, release, leads).await
+        devices::extended::release(&self.devices, release, leads).await
     }
 
     async fn write_one(&self, request: &ClaimRequest, node: &str) -> Result<u64, Failure> {
@@ -87,13 +88,13 @@ impl KubeClaims {
             }
         };
         let read = client::request(Method::GET, &path).body(Body::empty());
-        let read = retry::send(&self.client, read.map_err(|error| error.to_string())).await;
+        let read = retry::send(&self.volumes, read.map_err(|error| error.to_string())).await;
         let found: Found = object(read)?;
         let Some(patch) = patch(&found, request, node)? else {
             return Ok(found.version());
         };
         let write = client::json_request(Method::PATCH, &path, MERGE_PATCH, &patch);
-        let written: Found = object(retry::send(&self.client, write).await)?;
+        let written: Found = object(retry::send(&self.volumes, write).await)?;
         Ok(written.version())
     }
 }
@@ -233,7 +234,7 @@ mod tests {
                 response.body(Body::from(answer.to_string().into_bytes()))
             }
         });
-        let claims = KubeClaims { client: Client::new(service, "default") };
+        let claims = KubeClaims::with_client(Client::new(service, "default"));
         let result = claims.write(&order(wanted), || leads).await;
         let written = written.lock().clone();
         (result, written)

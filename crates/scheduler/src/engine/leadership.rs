@@ -22,4 +22,9 @@ impl Engine {
     pub fn set_share(&self, share: Share) {
         self.with(Operation::Leadership, |scheduler, _| scheduler.set_share(Some(share)));
     }
+
+    /// With a share: says whether this process schedules the pods that need devices, from now on.
+    pub fn give_devices(&self, gives: bool) {
+        self.with(Operation::Leadership, |scheduler, _| scheduler.give_devices(gives));
+    }
 }

@@ -217,10 +217,11 @@ impl Devices {
             let is_provided =
                 extended.resources.iter().any(|resource| self.provided.contains_key(&resource.name));
             // Without any claims, as in most clusters, none is left behind and no name is needed.
-            if is_provided || !self.claims.is_empty() {
+            if is_provided || !self.claims.is_empty() || !self.promises.is_empty() {
                 let made = extended_claim(pod);
-                // One that is left behind may outlive its class.
-                names.extend((is_provided || self.claims.contains_key(&made)).then_some(made));
+                // One that is left behind, or may still be created, outlives its class.
+                let may_exist = self.claims.contains_key(&made) || self.promises.contains_key(&made);
+                names.extend((is_provided || may_exist).then_some(made));
             }
         }
         names.sort();

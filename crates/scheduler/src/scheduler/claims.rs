@@ -324,14 +324,15 @@ impl Scheduler {
         }
     }
 
-    /// Checks the pods whose claims changed, and periodically all that wait for claims. Without leadership nothing is
-    /// decided, and the next leader requests the claims again.
+    /// Checks the pods whose claims changed, and periodically all that wait for claims. Without leadership, and for devices when
+    /// another replica gives them, nothing is decided, and the next leader requests the claims again.
     pub(super) fn maintain_claims(&mut self, now: Duration) {
         let changed = self.cluster.objects.devices.expire(now);
         self.requeue_affected(changed.into());
-        if !self.cluster.leading {
-            let claiming: Vec<_> = self.claims.claiming.keys().cloned().collect();
-            for uid in claiming {
+        if !self.cluster.may_give_devices() {
+            let lost = |claiming: &Claiming| !self.cluster.leading || !claiming.order.devices.is_empty();
+            let lost = self.claims.claiming.iter().filter(|(_, claiming)| lost(claiming));
+            for uid in lost.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
                 if self.yields_to_rival(&uid, now) {
                     continue;
                 }
@@ -340,12 +341,16 @@ impl Scheduler {
                 self.stale.mark_pod(&uid);
                 self.admit(&uid, now);
             }
+        }
+        if !self.cluster.leading {
             return;
         }
         for uid in self.claims.take_due(now) {
             self.check_claims(&uid, now);
         }
-        self.release_left_behind(now);
+        if self.cluster.may_give_devices() {
+            self.release_left_behind(now);
+        }
     }
 
     /// Frees the devices that earlier attempts have left behind for pods that neither have nor are about to get a node: those of
@@ -384,7 +389,9 @@ impl Scheduler {
         if self.claims.waits(uid) && news.is_some_and(|pod| pod.deleting) {
             return self.delete_pod(uid);
         }
-        if !self.cluster.leading {
+        let has_devices =
+            self.claims.claiming.get(uid).is_some_and(|claiming| !claiming.order.devices.is_empty());
+        if !self.cluster.leading || has_devices && !self.cluster.may_give_devices() {
             return;
         }
         match self.claims.all_bound(uid, &self.cluster, now) {

@@ -27,6 +27,8 @@ pub(super) struct Cluster {
     pub(super) leading: bool,
     /// Classes and gangs that this replica schedules; `None`: all.
     pub(super) share: Option<Share>,
+    /// Of the replicas with shares, this one schedules the pods that need devices.
+    pub(super) gives_devices: bool,
     pub(super) pods_listed: bool,
     pub(super) nodes_listed: bool,
     /// Kinds of other objects that have not been listed yet.
@@ -172,11 +174,22 @@ impl Cluster {
     }
 
     pub(super) fn owns(&self, class: &Class) -> bool {
-        self.share.as_ref().is_none_or(|share| share.owns_class(class))
+        self.share.as_ref().is_none_or(|share| match class.spec.devices {
+            Some(_) => self.gives_devices,
+            None => share.owns(class.fingerprint()),
+        })
+    }
+
+    /// Returns whether this replica may give devices to pods.
+    pub(super) fn may_give_devices(&self) -> bool {
+        self.leading && (self.share.is_none() || self.gives_devices)
     }
 
     pub(super) fn owns_gang(&self, name: &AllocationName) -> bool {
         self.share.as_ref().is_none_or(|share| {
+            if self.waiting.needs_devices(name) {
+                return self.gives_devices;
+            }
             let mut hasher = DefaultHasher::new();
             name.hash(&mut hasher);
             share.owns(hasher.finish())

@@ -465,11 +465,9 @@ impl Scheduler {
             self.leave_crowd(&pod.uid);
         }
         let uid = pod.uid.clone();
-        match self.cluster.waiting.get_mut(&uid) {
-            Some(known) => {
-                (known.class, known.priority, known.gang) = (class, pod.priority, gang);
-            }
-            None => {
+        match self.cluster.waiting.contains_key(&uid) {
+            true => self.cluster.waiting.reclassify(&uid, class, pod.priority, gang),
+            false => {
                 self.next_seq += 1;
                 self.claims.add_user(&uid, &holding);
                 let mut waiting = Waiting::new(pod.clone(), class, holding, self.next_seq, now);
@@ -477,6 +475,7 @@ impl Scheduler {
                 self.cluster.waiting.insert(uid.clone(), waiting);
             }
         }
+        self.mark_turned_gangs();
         if !pod.gates.is_empty() {
             return;
         }

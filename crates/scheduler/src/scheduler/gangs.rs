@@ -559,6 +559,14 @@ impl Scheduler {
         true
     }
 
+    /// Marks the members of gangs that another replica may own now: those with a member that needs devices, or without one now.
+    pub(super) fn mark_turned_gangs(&mut self) {
+        let turned = self.cluster.waiting.take_turned();
+        for gang in turned.into_iter().filter(|_| self.cluster.share.is_some()) {
+            self.stale.mark_namespace(gang.namespace);
+        }
+    }
+
     /// Removes a waiting pod from its gang.
     pub(super) fn leave_gang(&mut self, uid: &Arc<str>) {
         let Some((membership, place)) =

@@ -168,6 +168,7 @@ impl Scheduler {
                 waiting: WaitingPods::default(),
                 leading: false,
                 share: None,
+                gives_devices: false,
                 pods_listed: false,
                 nodes_listed: false,
                 unlisted: config.objects.clone(),
@@ -602,6 +603,7 @@ impl Scheduler {
         self.end_nomination(uid, false);
         self.leave_crowd(uid);
         let waiting = self.cluster.waiting.remove(uid)?;
+        self.mark_turned_gangs();
         self.claims.remove_user(uid, &waiting.holding);
         self.cluster.ledger.stop_expecting(waiting.namespace(), &waiting.expected);
         Some(waiting)

@@ -3,11 +3,7 @@
 //! leaves moves only its own share.
 
 use super::Scheduler;
-use crate::class::Class;
 use crate::rules::{hash_of, mix};
-
-/// The key of all classes of pods that need devices.
-const OF_DEVICES: u64 = 0;
 
 /// The replicas that schedule, and this replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,14 +19,8 @@ impl Share {
         Share { me: hash_of(me), others }
     }
 
-    /// Returns whether this replica owns the class. One replica gives devices to all claims: the API server would not notice if two
-    /// gave the same.
-    pub fn owns_class(&self, class: &Class) -> bool {
-        self.owns(if class.spec.devices.is_some() { OF_DEVICES } else { class.fingerprint() })
-    }
-
     /// Returns whether this replica owns what has this key.
-    pub(super) fn owns(&self, key: u64) -> bool {
+    pub fn owns(&self, key: u64) -> bool {
         let draw = |member: u64| (mix(member ^ key.rotate_left(32)), member);
         let mine = draw(self.me);
         self.others.iter().all(|other| draw(*other) < mine)
@@ -43,6 +33,16 @@ impl Scheduler {
     pub fn set_share(&mut self, share: Option<Share>) {
         if self.cluster.share != share {
             self.cluster.share = share;
+            self.stale.mark_all();
+            self.wake_all();
+        }
+    }
+
+    /// With a share: says whether this replica owns the pods that need devices, and the gangs with such pods, whatever its share. At
+    /// most one may at a time, since the API server does not notice when two give the same device: the holder of the Lease.
+    pub fn give_devices(&mut self, gives: bool) {
+        if self.cluster.gives_devices != gives {
+            self.cluster.gives_devices = gives;
             self.stale.mark_all();
             self.wake_all();
         }

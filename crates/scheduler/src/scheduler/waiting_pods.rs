@@ -1,10 +1,12 @@
 //! The waiting pods, with the indexes that keep walks over them short.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Deref;
 use std::sync::Arc;
 
 use super::Waiting;
+use crate::class::Class;
+use crate::gang::{AllocationName, Membership};
 use crate::sharded::ShardedMap;
 use crate::visits::Visits;
 use berth_model::Pod;
@@ -18,6 +20,9 @@ pub(super) struct WaitingPods {
     by_namespace: HashMap<Arc<str>, BTreeMap<u64, Arc<str>>>,
     /// Pods whose status has a nominated node, in the order of their arrival.
     nominated: BTreeMap<u64, Arc<str>>,
+    /// By gang: the number of its members here that need devices.
+    need_devices: HashMap<AllocationName, usize>,
+    turned: BTreeSet<AllocationName>,
     visits: Visits,
 }
 
@@ -51,6 +56,7 @@ impl WaitingPods {
         }
         self.by_arrival.insert(pod.seq, uid.clone());
         self.by_namespace.entry(pod.namespace().clone()).or_default().insert(pod.seq, uid.clone());
+        self.count_member(&pod.class, pod.gang.as_ref());
         self.by_uid.insert(uid, pod);
     }
 
@@ -58,6 +64,7 @@ impl WaitingPods {
         let pod = self.by_uid.remove(uid)?;
         self.by_arrival.remove(&pod.seq);
         self.nominated.remove(&pod.seq);
+        self.discount_member(&pod.class, pod.gang.as_ref());
         if let Some(pods) = self.by_namespace.get_mut(pod.namespace()) {
             pods.remove(&pod.seq);
             if pods.is_empty() {
@@ -65,6 +72,52 @@ impl WaitingPods {
             }
         }
         Some(pod)
+    }
+
+    /// Gives a pod another class, priority and gang.
+    pub(super) fn reclassify(
+        &mut self,
+        uid: &str,
+        class: Arc<Class>,
+        priority: i32,
+        gang: Option<Membership>,
+    ) {
+        let Some(pod) = self.by_uid.get_mut(uid) else { return };
+        pod.priority = priority;
+        let class_before = std::mem::replace(&mut pod.class, class.clone());
+        let gang_before = std::mem::replace(&mut pod.gang, gang.clone());
+        self.count_member(&class, gang.as_ref());
+        self.discount_member(&class_before, gang_before.as_ref());
+    }
+
+    fn count_member(&mut self, class: &Class, gang: Option<&Membership>) {
+        let Some(gang) = gang.filter(|_| class.spec.devices.is_some()) else { return };
+        let count = self.need_devices.entry(gang.name.clone()).or_default();
+        *count += 1;
+        if *count == 1 {
+            self.turned.insert(gang.name.clone());
+        }
+    }
+
+    fn discount_member(&mut self, class: &Class, gang: Option<&Membership>) {
+        let Some(gang) = gang.filter(|_| class.spec.devices.is_some()) else { return };
+        if let Some(count) = self.need_devices.get_mut(&gang.name) {
+            *count -= 1;
+            if *count == 0 {
+                self.need_devices.remove(&gang.name);
+                self.turned.insert(gang.name.clone());
+            }
+        }
+    }
+
+    /// Returns the gangs of which [`Self::needs_devices`] has changed since the last call.
+    pub(super) fn take_turned(&mut self) -> BTreeSet<AllocationName> {
+        std::mem::take(&mut self.turned)
+    }
+
+    /// Returns whether a member of the gang that waits here needs devices.
+    pub(super) fn needs_devices(&self, gang: &AllocationName) -> bool {
+        self.need_devices.contains_key(gang)
     }
 
     /// Returns the pods of this namespace, or of all, that arrived as number `from` or later, in that order.

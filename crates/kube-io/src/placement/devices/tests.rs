@@ -370,7 +370,7 @@ async fn volumes_are_requested_before_devices_are_allocated() {
         requests: requests.into(),
         devices: [allocate()].into(),
     };
-    let claims = KubeClaims { client: Client::new(tower::service_fn(serve), "default") };
+    let claims = KubeClaims::with_client(Client::new(tower::service_fn(serve), "default"));
     assert_eq!(claims.write(&order, || true).await, Ok(vec![20, 30]));
 }
 

@@ -2,11 +2,13 @@
 
 mod extended;
 
+use std::collections::BTreeSet;
+
 use super::gangs::{allocation, member};
 use super::*;
 use crate::objects::ObjectKind;
 use crate::placement::{ClaimOrder, LATE_EFFECT};
-use crate::scheduler::{BindReview, Requester};
+use crate::scheduler::{BindReview, Requester, Share};
 use berth_devices::{
     ClaimAllocation, ClaimUser, Device, DeviceClass, DeviceConditions, DeviceId, PoolId, Reach,
     ResourceClaim, ResourceSlice,
@@ -311,6 +313,80 @@ fn the_members_of_a_gang_get_devices_together_or_none_does() {
     refused.later(S);
     refused.later(10 * S);
     assert_eq!(refused.orders.len(), 4);
+}
+
+/// Returns one of two replicas, with pods that need devices, alone (`p0`) and in a gang (`p1`, with `p2`), and one without.
+fn replica(me: &str) -> Bench {
+    let mut bench = Bench::with_devices(&[("a", 2)], &["c0", "c1"]);
+    bench.scheduler.set_share(Some(Share::new(me, ["one", "two"])));
+    bench.apply(uses("c0", pod("p0", 10)));
+    bench.allocate(allocation("g", 2));
+    bench.apply(uses("c1", member("p1", "g", 10)));
+    bench.apply(member("p2", "g", 10));
+    bench.apply(pod("p3", 10));
+    bench.work();
+    bench
+}
+
+fn places_claims_of(bench: &Bench) -> BTreeSet<&str> {
+    bench.orders.iter().map(|order| &*order.uid).collect()
+}
+
+#[test]
+fn of_replicas_that_all_schedule_only_the_one_that_gives_devices_places_pods_and_gangs_that_need_them() {
+    for me in ["one", "two"] {
+        let mut bench = replica(me);
+        assert!(bench.orders.is_empty(), "{:?}", bench.orders);
+        assert_eq!(bench.bound().contains(&"p3"), bench.in_state("elsewhere") == 3, "{:?}", bench.bound());
+        bench.scheduler.give_devices(true);
+        bench.later(S);
+        assert_eq!(places_claims_of(&bench), BTreeSet::from(["p0", "p1"]));
+        assert!(bench.bound().contains(&"p2"));
+    }
+}
+
+#[test]
+fn a_replica_that_gives_devices_no_more_leaves_pods_that_wait_for_their_claims_to_the_next_one() {
+    let mut bench = replica("one");
+    bench.scheduler.give_devices(true);
+    bench.later(S);
+    let orders = bench.orders.clone();
+    bench.scheduler.give_devices(false);
+    bench.later(S);
+    for order in &orders {
+        bench.written(order, Ok(vec![2]));
+    }
+    bench.later(S);
+    assert!(bench.bound().iter().all(|uid| *uid != "p0" && *uid != "p1"), "{:?}", bench.bound());
+    assert_eq!(bench.in_state("claiming"), 0);
+}
+
+#[test]
+fn a_gang_changes_its_replica_when_its_only_member_that_needs_devices_comes_or_goes() {
+    let mut benches = ["one", "two"].map(|me| {
+        let mut bench = Bench::with_devices(&[("a", 2)], &["c"]);
+        bench.scheduler.set_share(Some(Share::new(me, ["one", "two"])));
+        bench.allocate(allocation("g", 3));
+        bench.apply(member("p0", "g", 10));
+        bench.apply(member("p1", "g", 10));
+        bench.work();
+        bench
+    });
+    let grouped = |benches: &[Bench; 2]| benches.each_ref().map(|bench| bench.in_state("grouped"));
+    let by_name = grouped(&benches);
+    assert!(by_name == [2, 0] || by_name == [0, 2], "{by_name:?}");
+    let other = usize::from(by_name[0] == 2);
+    benches[other].scheduler.give_devices(true);
+    for bench in &mut benches {
+        bench.apply(Pod { gates: ["wait".into()].into(), ..uses("c", member("p2", "g", 10)) });
+        bench.later(S);
+    }
+    assert_eq!(grouped(&benches)[other], 2);
+    for bench in &mut benches {
+        bench.scheduler.delete_pod(&"p2".into());
+        bench.later(2 * S);
+    }
+    assert_eq!(grouped(&benches), by_name);
 }
 
 #[test]

@@ -273,24 +273,32 @@ fn very_many_claims_that_were_left_behind_are_deleted_some_at_a_time() {
 
 #[test]
 fn a_claim_that_was_left_behind_is_deleted_before_its_pod_is_bound_also_without_the_class() {
-    let mut bench = bench(&[("a", 1)]);
-    bench.apply(wants(GPU, 1, pod("p", 10)));
-    bench.work();
-    let order = bench.orders[0].clone();
-    let left = made(&order, 3);
-    bench.object(object(left.clone()));
-    bench.written(&order, Err("no answer"));
-    let class = ObjectName { namespace: "".into(), name: "gpu".into() };
-    bench.scheduler.delete_object(ObjectKind::DeviceClass, &class);
-    bench.scheduler.apply_node(node_with_plugin("b", 1));
-    bench.collect();
-    bench.later(S);
-    bench.later(10 * S);
-    assert!(bench.binds.is_empty() && !bench.releases.is_empty());
-    let gone = ObjectName { namespace: "ns".into(), name: left.name.name.clone() };
-    bench.scheduler.delete_object(ObjectKind::ResourceClaim, &gone);
-    bench.collect();
-    bench.later(S);
-    bench.later(60 * S);
-    assert_eq!(bench.bound(), ["p"]);
+    for appears_late in [false, true] {
+        let mut bench = bench(&[("a", 1)]);
+        bench.apply(wants(GPU, 1, pod("p", 10)));
+        bench.work();
+        let order = bench.orders[0].clone();
+        let left = made(&order, 3);
+        if !appears_late {
+            bench.object(object(left.clone()));
+        }
+        bench.written(&order, Err("no answer"));
+        let class = ObjectName { namespace: "".into(), name: "gpu".into() };
+        bench.scheduler.delete_object(ObjectKind::DeviceClass, &class);
+        bench.scheduler.apply_node(node_with_plugin("b", 1));
+        bench.collect();
+        bench.later(S);
+        if appears_late {
+            bench.object(object(left.clone()));
+        }
+        bench.later(S);
+        bench.later(10 * S);
+        assert!(bench.binds.is_empty() && !bench.releases.is_empty(), "{appears_late}");
+        let gone = ObjectName { namespace: "ns".into(), name: left.name.name.clone() };
+        bench.scheduler.delete_object(ObjectKind::ResourceClaim, &gone);
+        bench.collect();
+        bench.later(S);
+        bench.later(60 * S);
+        assert_eq!(bench.bound(), ["p"], "{appears_late}");
+    }
 }
