@@ -8,3 +8,4 @@ pub mod advise;
 pub mod cli;
 pub mod columns;
 pub mod explain;
+pub mod fit;

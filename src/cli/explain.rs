@@ -1,8 +1,8 @@
 //! `berth explain`: the reasons why pods wait, from a cluster or a dump of one.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -13,24 +13,17 @@ use kube::Client;
 use serde::Serialize;
 
 use super::Output;
-use super::cluster::cluster_config;
 use super::failure::Failure;
-use crate::explain::dump::Dump;
+use super::reading::{Also, ReadOptions, runtime};
 use crate::explain::show::{self, Style};
 use crate::explain::{
     ExplainSettings, WhatIfSubject, Which, World, explain as explain_pods, servicescaler, show_moves, vpa,
     what_if,
 };
 use berth_config::Config;
+use berth_kube_io::LeanPod;
 use berth_kube_io::scaling::ScaledService;
 use berth_kube_io::vpa::Recommending;
-use berth_kube_io::{
-    LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode,
-    LeanCsiStorageCapacity, LeanDeviceClass, LeanNamespace, LeanObject, LeanPersistentVolume,
-    LeanPersistentVolumeClaim, LeanPod, LeanPodDisruptionBudget, LeanPodGroup, LeanQuota, LeanReplicaSet,
-    LeanReplicationController, LeanResourceClaim, LeanResourceSlice, LeanService, LeanStatefulSet,
-    LeanStorageClass, LeanVolumeAttachment, OptionalKind, list_all, list_version,
-};
 use berth_model::ConfigDuration;
 use berth_prometheus::{PrometheusConfig, PrometheusSource, QueriedNamespaces, ServiceName};
 use berth_rightsizing::recommend::UnixNanos;
@@ -51,11 +44,8 @@ pub struct ExplainOptions {
     /// --namespace.
     #[arg(value_name = "NAMESPACE/POD", value_parser = pod_name, conflicts_with = "all_pending")]
     pub pod: Option<PodName>,
-    /// Read the cluster from this file, or from standard input if it is `-`: the output of `kubectl get
-    /// nodes,pods,namespaces,pv,pvc,storageclasses,csinodes,csidrivers,csistoragecapacities,volumeattachments,resourceclaims,resourceslices,deviceclasses,services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets,allocations,allocationpolicies,quotas.berth.dev,podgroups
-    /// -A -o json`. Default: read from the API server.
-    #[arg(short, long, value_name = "FILE")]
-    pub filename: Option<PathBuf>,
+    #[command(flatten)]
+    pub read: ReadOptions,
     /// Find a few pods whose move to other nodes makes room: for a waiting pod, an allocation, or all waiting
     /// pods. Each move is checked against the current cluster, with every rule, and within disruption
     /// budgets; nothing is moved. Pods are not moved if they have no controller, belong to a DaemonSet, have
@@ -84,12 +74,6 @@ pub struct ExplainOptions {
     /// Configuration file of berth, for its preferences and default constraints, and for Prometheus.
     #[arg(long, value_name = "FILE")]
     pub config: Vec<PathBuf>,
-    /// Kubeconfig file. Default: $KUBECONFIG, ~/.kube/config, or the service account of the pod.
-    #[arg(long, value_name = "FILE", conflicts_with = "filename")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig file.
-    #[arg(long, value_name = "NAME", conflicts_with = "filename")]
-    pub context: Option<String>,
 }
 
 /// Name of a pod.
@@ -131,7 +115,7 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
             _ => {}
         }
     }
-    let settings = settings(options).map_err(Failure::Input)?;
+    let settings = settings(&options.config, &options.scheduler_name).map_err(Failure::Input)?;
     let which = match &options.pod {
         Some(PodName { namespace, name }) => {
             Which::Named { namespace: namespace.clone(), name: name.clone() }
@@ -139,16 +123,8 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
         None if options.all_pending => Which::AllPending,
         None => Which::Waiting,
     };
-    let dump = match &options.filename {
-        Some(file) => Dump::read(&read(file)?).map_err(|error| Failure::Input(error.into()))?,
-        None => list(options)?,
-    };
-    for note in dump.notes() {
-        eprintln!("berth: {note}");
-    }
-    for bad in dump.bad() {
-        eprintln!("berth: skipped, cannot be read: {bad}");
-    }
+    let also = if options.what_if { Also::DisruptionBudgets } else { Also::Nothing };
+    let dump = options.read.dump(also)?;
     let complete = dump.bad().is_empty();
     let schedulers = settings.scheduler_names.join(", ");
     if options.what_if {
@@ -176,7 +152,7 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
 }
 
 /// Writes the answer to standard output.
-fn written(write: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>) -> Result<(), Failure> {
+pub fn written(write: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     match write(&mut out).and_then(|()| out.flush()) {
         // The reader closed the pipe.
@@ -204,16 +180,12 @@ fn written_reasons(
 
 /// Refuses a dump for an object that is explained from the API server only.
 fn needs_api_server(options: &ExplainOptions, what: &str) -> Result<(), Failure> {
-    match options.filename {
+    match options.read.filename {
         Some(_) => {
             Err(Failure::Input(anyhow!("{what} is explained from the API server: leave out --filename")))
         }
         None => Ok(()),
     }
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
 /// Prints how the recommendations of a VPA come about; returns whether everything could be read.
@@ -224,7 +196,7 @@ fn explain_vpa(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
     let runtime = runtime()?;
     let mut checkpoints = Vec::new();
     let vpa = runtime.block_on(async {
-        let api = Recommending::new(client(options).await?);
+        let api = Recommending::new(options.read.client().await?);
         let vpa = api.vpa(namespace, name).await?;
         let read = api.checkpoints(Some(namespace), |found| match found.content {
             Ok((status, windows)) if found.label.vpa == name => {
@@ -256,7 +228,7 @@ fn explain_service(options: &ExplainOptions, name: &str) -> Result<bool, Failure
     let runtime = runtime()?;
     let now = Timestamp::now();
     let reasons = runtime.block_on(async {
-        let client = client(options).await?;
+        let client = options.read.client().await?;
         let Some(service) = Recommending::new(client.clone()).service(namespace, name).await? else {
             return Ok::<_, anyhow::Error>(None);
         };
@@ -349,9 +321,10 @@ fn subject(options: &ExplainOptions) -> WhatIfSubject {
     }
 }
 
-fn settings(options: &ExplainOptions) -> Result<ExplainSettings> {
-    let config = Config::load(&options.config)?;
-    let names = match &options.scheduler_name[..] {
+/// Returns what affects the answers: `names` are those of schedulers, else those of the configuration.
+pub fn settings(config: &[PathBuf], names: &[String]) -> Result<ExplainSettings> {
+    let config = Config::load(config)?;
+    let names = match names {
         [] => &config.scheduler_names[..],
         names => names,
     };
@@ -361,115 +334,8 @@ fn settings(options: &ExplainOptions) -> Result<ExplainSettings> {
     })
 }
 
-fn read(file: &Path) -> Result<Vec<u8>> {
-    if file == Path::new("-") {
-        let mut bytes = Vec::new();
-        io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
-        return Ok(bytes);
-    }
-    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
-}
-
 /// Returns the width of the table: the width of the terminal if the shell sets it.
-fn width() -> usize {
+pub fn width() -> usize {
     const DEFAULT: usize = 110;
     std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(DEFAULT)
-}
-
-/// Lists everything from the cluster.
-fn list(options: &ExplainOptions) -> Result<Dump> {
-    let runtime = runtime()?;
-    runtime.block_on(async {
-        let client = client(options).await?;
-        let mut dump = Dump::default();
-        let nodes = list_all(&client, None, |node| dump.add_node(node)).await;
-        nodes.context("cannot list nodes")?;
-        let pods = list_all(&client, Some(LIVE_PODS), |pod| dump.add_pod(pod)).await;
-        pods.context("cannot list pods")?;
-        list_objects::<LeanNamespace>(&client, &mut dump, "namespace selectors match nothing").await;
-        const VOLUMES: &str = "volumes are judged without them";
-        list_objects::<LeanPersistentVolume>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanPersistentVolumeClaim>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanStorageClass>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanCsiNode>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanCsiDriver>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanCsiStorageCapacity>(&client, &mut dump, VOLUMES).await;
-        list_objects::<LeanVolumeAttachment>(&client, &mut dump, VOLUMES).await;
-        const DEVICES: &str = "devices are judged without them";
-        list_objects::<LeanResourceSlice>(&client, &mut dump, DEVICES).await;
-        list_objects::<LeanDeviceClass>(&client, &mut dump, DEVICES).await;
-        list_objects::<LeanResourceClaim>(&client, &mut dump, DEVICES).await;
-        const SPREAD: &str = "default topology spread ignores them";
-        list_objects::<LeanService>(&client, &mut dump, SPREAD).await;
-        list_objects::<LeanReplicationController>(&client, &mut dump, SPREAD).await;
-        list_objects::<LeanReplicaSet>(&client, &mut dump, SPREAD).await;
-        list_objects::<LeanStatefulSet>(&client, &mut dump, SPREAD).await;
-        list_own_kinds::<LeanAllocationPolicy>(&client, &mut dump).await;
-        list_own_kinds::<LeanQuota>(&client, &mut dump).await;
-        list_served::<LeanAllocation>(&client, &mut dump).await;
-        list_served::<LeanPodGroup>(&client, &mut dump).await;
-        list_served::<LeanCoschedulingPodGroup>(&client, &mut dump).await;
-        if options.what_if {
-            const MOVES: &str = "moves are advised as if none existed";
-            list_objects::<LeanPodDisruptionBudget>(&client, &mut dump, MOVES).await;
-        }
-        Ok(dump)
-    })
-}
-
-/// Lists a kind of berth, whose CRD may be missing in the cluster.
-async fn list_own_kinds<K>(client: &Client, dump: &mut Dump)
-where
-    K: LeanObject + kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    match list_all(client, None, |object: Result<K, _>| dump.add_object(object)).await {
-        Ok(_) => {}
-        Err(kube::Error::Api(error)) if error.code == 404 => {}
-        Err(error) => {
-            let error = anyhow::Error::from(error);
-            eprintln!("berth: cannot list {}, pods are judged without them: {error:#}", K::plural(&()));
-        }
-    }
-}
-
-/// Lists a kind that may be missing in the cluster, in the best served version.
-async fn list_served<K>(client: &Client, dump: &mut Dump)
-where
-    K: OptionalKind
-        + LeanObject
-        + kube::Resource<DynamicType: Default>
-        + Clone
-        + serde::de::DeserializeOwned
-        + std::fmt::Debug,
-{
-    for version in K::VERSIONS {
-        let add = |object: Result<K, _>| dump.add_object(object);
-        match list_version(client, version, None, add).await {
-            Err(kube::Error::Api(error)) if error.code == 404 => {}
-            Ok(()) => return,
-            Err(error) => {
-                let (kind, error) = (K::plural(version), anyhow::Error::from(error));
-                return eprintln!("berth: cannot list {kind}, pods are judged individually: {error:#}");
-            }
-        }
-    }
-}
-
-/// Lists a kind without which most answers are still correct.
-async fn list_objects<K>(client: &Client, dump: &mut Dump, without: &str)
-where
-    K: LeanObject + kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    if let Err(error) = list_all(client, None, |object: Result<K, _>| dump.add_object(object)).await {
-        let error = anyhow::Error::from(error);
-        eprintln!("berth: cannot list {}, {without}: {error:#}", K::plural(&()));
-    }
-}
-
-async fn client(options: &ExplainOptions) -> Result<Client> {
-    const NO_CLUSTER: &str =
-        "no cluster configured: give --kubeconfig FILE, or -f FILE with a dump of the cluster";
-    let config =
-        cluster_config(options.kubeconfig.as_deref(), options.context.as_deref(), NO_CLUSTER).await?;
-    Ok(Client::try_from(config)?)
 }

@@ -5,8 +5,10 @@ mod crds;
 mod demo;
 mod explain;
 mod failure;
+mod fit;
 mod logging;
 mod progress;
+mod reading;
 mod recommend;
 mod run;
 mod simulate;
@@ -16,6 +18,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub use crds::crds;
 pub use demo::{DemoOptions, demo};
 pub use explain::{ExplainOptions, explain};
+pub use fit::{FitOptions, fit};
 pub use recommend::{RecommendOptions, recommend};
 pub use run::{RunOptions, run};
 pub use simulate::{SimulateOptions, simulate};
@@ -40,6 +43,8 @@ pub enum Command {
     /// Explain why pods wait, where they could be placed, and what would help. Installed under the name
     /// kubectl-berth, this is `kubectl berth explain`.
     Explain(ExplainOptions),
+    /// Try whether the pods of manifests would fit: where each would go, how many more would, and what helps if not.
+    Fit(FitOptions),
     /// Recommend requests of containers from their usage in Prometheus; or backtest estimators on recorded
     /// usage.
     Recommend(Box<RecommendOptions>),

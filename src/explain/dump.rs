@@ -31,6 +31,8 @@ pub struct Dump {
     pods: Vec<Pod>,
     objects: Vec<ClusterObject>,
     interner: Interner,
+    /// As they are.
+    priority_classes: Vec<serde_json::Value>,
     /// Number of objects that scheduling does not use, by kind.
     foreign: BTreeMap<String, usize>,
     /// Objects that cannot be parsed, each with its name and the error.
@@ -115,6 +117,7 @@ impl Dump {
         self.nodes.extend(part.nodes);
         self.pods.extend(part.pods);
         self.objects.extend(part.objects);
+        self.priority_classes.extend(part.priority_classes);
         for (kind, count) in part.foreign {
             *self.foreign.entry(kind).or_default() += count;
         }
@@ -167,6 +170,9 @@ impl Dump {
                 self.add_object(parse::<LeanAllocationPolicy>(json));
             }
             ("berth.dev/v1alpha1", "Quota") => self.add_object(parse::<LeanQuota>(json)),
+            ("scheduling.k8s.io/v1", "PriorityClass") => {
+                self.priority_classes.extend(serde_json::from_str::<serde_json::Value>(json));
+            }
             (_, "") => *self.foreign.entry("objects without a kind".to_owned()).or_default() += 1,
             (_, kind) => *self.foreign.entry(kind.to_owned()).or_default() += 1,
         }
@@ -207,6 +213,19 @@ impl Dump {
         let named =
             |bad: BadObject| format!("{} {}: {}", K::kind(&Default::default()), bad.id.shown(), bad.error);
         object.map_err(|bad| self.bad.push(named(bad))).ok()
+    }
+
+    /// Reads one object in JSON.
+    pub(crate) fn take_object(&mut self, json: &str) {
+        self.take(&Head::default(), json);
+    }
+
+    pub(crate) fn add_priority_class(&mut self, class: serde_json::Value) {
+        self.priority_classes.push(class);
+    }
+
+    pub(crate) fn priority_classes(&self) -> &[serde_json::Value] {
+        &self.priority_classes
     }
 
     /// Returns the objects that cannot be parsed; answers ignore them.

@@ -109,3 +109,12 @@ pub fn explain(world: &mut World, which: &Which) -> Vec<AnswerGroup> {
     }
     groups
 }
+
+/// Returns the smallest changes that make a waiting pod fit, best first; none if it fits a node.
+pub(crate) fn remedies(world: &mut World, pod: &Pod) -> Vec<Remedy> {
+    let verdict = world.verdict(pod);
+    match verdict.refused.is_none() && verdict.feasible.is_empty() {
+        true => remedy::remedies(world, pod),
+        false => Vec::new(),
+    }
+}

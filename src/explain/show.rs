@@ -180,7 +180,7 @@ fn remedies(remedies: &[Remedy], width: usize, out: &mut impl Write) -> io::Resu
 }
 
 /// Formats as `a, b`, or `a, b and 15 more`.
-fn some(names: &[impl AsRef<str>], most: usize, all: bool) -> String {
+pub(crate) fn some(names: &[impl AsRef<str>], most: usize, all: bool) -> String {
     // If only one would be left out, list it too.
     let shown = if all || names.len() <= most + 1 { names.len() } else { most };
     let named: Vec<&str> = names[..shown].iter().map(AsRef::as_ref).collect();
@@ -193,7 +193,7 @@ fn some(names: &[impl AsRef<str>], most: usize, all: bool) -> String {
 
 /// Writes `text` in lines of at most `width`, as far as word breaks allow. The first line begins with `indent`; the
 /// rest are indented by two more.
-pub(super) fn wrapped(out: &mut impl Write, indent: &str, text: &str, width: usize) -> io::Result<()> {
+pub(crate) fn wrapped(out: &mut impl Write, indent: &str, text: &str, width: usize) -> io::Result<()> {
     let mut line = indent.to_owned();
     let mut empty = true;
     for word in text.split(' ') {

@@ -49,6 +49,7 @@ impl World {
             scheduler_names: settings.scheduler_names.clone(),
             profiles: settings.profiles.clone(),
             advice: true,
+            preemption: true,
             // Each pod is judged by itself.
             max_waiting_classes: usize::MAX,
             ..SchedulerConfig::default()
@@ -137,7 +138,30 @@ impl World {
         self.scheduler.take_actions();
     }
 
-    pub(super) fn parts(&mut self) -> (&mut Scheduler, &mut Agent) {
+    /// Lets the scheduler place waiting pods: everything is known, and nobody else does.
+    pub(crate) fn lead(&mut self) {
+        self.settle();
+        let nodes = self.node_names().into_iter().collect();
+        self.scheduler.retain_nodes(&nodes);
+        let pods = self.pods.iter().map(|pod| pod.uid.clone()).collect();
+        self.scheduler.finish_pod_list(&pods);
+        self.scheduler.lead(1);
+        self.scheduler.take_actions();
+    }
+
+    /// Returns the scheduler name of pods that are tried out.
+    pub(crate) fn scheduler_name(&self) -> Arc<str> {
+        self.settings.scheduler_names.first().cloned().unwrap_or_else(|| "berth".into())
+    }
+
+    /// Returns the names of all nodes, sorted.
+    pub(crate) fn node_names(&self) -> Vec<Arc<str>> {
+        let mut names: Vec<_> = self.inventory().nodes().map(|node| node.name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn parts(&mut self) -> (&mut Scheduler, &mut Agent) {
         (&mut self.scheduler, &mut self.agent)
     }
 

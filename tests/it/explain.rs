@@ -3,7 +3,7 @@
 mod input;
 mod live;
 mod remedies;
-mod speed;
+pub mod speed;
 mod what_if;
 
 use std::io::Write;
@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 
 /// A cluster as kubectl would dump it.
 #[derive(Default)]
-struct Cluster(Vec<Value>);
+pub struct Cluster(Vec<Value>);
 
 impl Cluster {
-    fn with(mut self, object: Value) -> Self {
+    pub fn with(mut self, object: Value) -> Self {
         self.0.push(object);
         self
     }
 
     /// A node of 4 cores with its name as label `pool`; `more` is merged into it.
-    fn node(self, name: &str, more: Value) -> Self {
+    pub fn node(self, name: &str, more: Value) -> Self {
         let labels = json!({"pool": name, "kubernetes.io/hostname": name});
         let allocatable = json!({"cpu": "4", "memory": "8Gi", "pods": "10"});
         let node = json!({
@@ -36,16 +36,16 @@ impl Cluster {
     }
 
     /// A waiting pod of berth; `spec` is merged into its spec.
-    fn pod(self, name: &str, spec: Value) -> Self {
+    pub fn pod(self, name: &str, spec: Value) -> Self {
         self.with(pod(name, spec))
     }
 
     /// A pod on this node.
-    fn bound(self, name: &str, node: &str, spec: Value) -> Self {
+    pub fn bound(self, name: &str, node: &str, spec: Value) -> Self {
         self.pod(name, merged(json!({"nodeName": node}), spec))
     }
 
-    fn dump(&self) -> String {
+    pub fn dump(&self) -> String {
         json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": self.0})
             .to_string()
     }
@@ -58,7 +58,7 @@ impl Cluster {
     }
 }
 
-fn pod(name: &str, spec: Value) -> Value {
+pub fn pod(name: &str, spec: Value) -> Value {
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -68,12 +68,12 @@ fn pod(name: &str, spec: Value) -> Value {
     merged(pod, json!({"spec": spec}))
 }
 
-fn requests(requests: Value) -> Value {
+pub fn requests(requests: Value) -> Value {
     json!({"containers": [{"name": "main", "image": "pause", "resources": {"requests": requests}}]})
 }
 
 /// Merges objects, and replaces all other values.
-fn merged(mut into: Value, more: Value) -> Value {
+pub fn merged(mut into: Value, more: Value) -> Value {
     match (&mut into, more) {
         (Value::Object(into), Value::Object(more)) => {
             for (key, value) in more {
@@ -86,10 +86,10 @@ fn merged(mut into: Value, more: Value) -> Value {
     into
 }
 
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
 }
 
 /// Runs `berth explain -f -` with these options.
@@ -97,7 +97,7 @@ fn explain(options: &[&str], input: &[u8]) -> Ran {
     run(Command::new(env!("CARGO_BIN_EXE_berth")).args(["explain", "-f", "-"]).args(options), input)
 }
 
-fn run(command: &mut Command, input: &[u8]) -> Ran {
+pub fn run(command: &mut Command, input: &[u8]) -> Ran {
     let command = command.env_remove("COLUMNS").env_remove("KUBECONFIG");
     let mut child = command
         .stdin(Stdio::piped())

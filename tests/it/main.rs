@@ -15,6 +15,7 @@ mod differential;
 mod docs;
 mod explain;
 mod extender;
+mod fit;
 mod guard;
 mod layers;
 mod policies;

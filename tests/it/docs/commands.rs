@@ -133,6 +133,7 @@ const COVERED: &[Document] = &[
             ("cargo bench --bench agent", BENCHMARK),
             ("cargo bench --bench agent -- --quick", BENCHMARK),
             ("cargo test --profile dist --test it explain::speed -- --ignored", BENCHMARK),
+            ("cargo test --profile dist --test it fit:: -- --ignored", BENCHMARK),
         ],
     },
     Document {
@@ -169,6 +170,14 @@ const COVERED: &[Document] = &[
             ("release/image", IMAGE),
             ("kind load image-archive target/image/berth-amd64.tar", LOAD),
             (INSTALL, RELEASE),
+        ],
+    },
+    Document {
+        path: "docs/fit.md",
+        commands: &[
+            ("berth fit app.yaml", "tests/it/fit.rs, on a real API server"),
+            ("berth fit app.yaml --max 500", "tests/it/fit.rs, on dumps"),
+            ("berth fit app.yaml -f cluster.json -o json", "tests/it/fit.rs, on dumps"),
         ],
     },
     Document {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::*;
 
 /// Returns kubectl's output for 5,000 nodes with ten pods each, and 100 waiting pods, half of which fit no node.
-fn large() -> String {
+pub fn large() -> String {
     let mut text = String::from("{\"apiVersion\": \"v1\", \"items\": [\n");
     let images: Vec<_> = (0..20)
         .map(|at| json!({"names": [format!("registry.example.com/app-{at}:v1")], "sizeBytes": 100_000_000 + at}))

@@ -1,0 +1,103 @@
+//! Whether the pods of manifests would fit, and where they would go: the scheduler itself places them, on a copy of the cluster.
+//!
+//! May not know: kube's client, tokio, clocks.
+
+mod manifest;
+pub mod show;
+mod trial;
+
+use serde::Serialize;
+
+pub use manifest::{ManifestError, Manifests, TriedWorkload};
+pub use trial::try_out;
+
+/// Version of the JSON format: fields are only added within a version.
+pub const API_VERSION: &str = "fit.berth.dev/v1";
+
+/// The answer about all manifests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FitReport {
+    pub api_version: &'static str,
+    /// Whether all pods fit without preemption.
+    pub fits: bool,
+    /// Pods that wait in the cluster already. They were placed first.
+    pub waiting: WaitingBefore,
+    pub workloads: Vec<WorkloadFit>,
+}
+
+/// The pods that waited before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitingBefore {
+    pub placed: usize,
+    pub unplaced: usize,
+}
+
+/// The answer about one workload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadFit {
+    pub kind: String,
+    pub namespace: String,
+    pub name: String,
+    /// Pods that were tried.
+    pub pods: usize,
+    /// Pods that get a node as the cluster is.
+    pub fit: usize,
+    /// In the order of their numbers.
+    pub placements: Vec<Placement>,
+    /// Pods that get a node only after others were preempted.
+    pub preempting: Vec<Preempting>,
+    pub unplaced: Vec<Unplaced>,
+    /// How many more of the same would fit then, if that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub more: Option<More>,
+}
+
+/// A pod and its node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Placement {
+    pub pod: String,
+    pub node: String,
+}
+
+/// A pod, its node, and who must leave it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Preempting {
+    pub pod: String,
+    /// `None`: it would wait until its victims have gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// As NAMESPACE/NAME.
+    pub victims: Vec<String>,
+}
+
+/// Pods without a node, for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unplaced {
+    pub pods: usize,
+    /// The first of them.
+    pub pod: String,
+    /// As in the condition of a waiting pod.
+    pub message: String,
+    /// The smallest changes that were found to help, best first.
+    pub remedies: Vec<Help>,
+}
+
+/// Changes that together let the pod fit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Help {
+    pub changes: Vec<String>,
+    /// Nodes that it fits then.
+    pub nodes: Vec<String>,
+}
+
+/// How many more pods fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct More {
+    pub pods: usize,
+    /// More were not tried.
+    pub at_limit: bool,
+}
