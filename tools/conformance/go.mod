@@ -1,0 +1,3 @@
+module berth.dev/tools/conformance
+
+go 1.26.0
