@@ -44,7 +44,9 @@ async fn pods_of_two_profiles_in_kube_schedulers_file_are_placed_by_their_own() 
     create_pool(&client, &["small-1", "small-2"], "small").await;
     create_pool(&client, &["large-1", "large-2", "large-3"], "large").await;
     let text = format!("{HEAD}profiles:\n- schedulerName: plain\n{}", large("packing"));
-    let berth = Berth::start_with_files(&cluster.kubeconfig(), &["healthAddress: 127.0.0.1:0\n", &text]);
+    // Two agents that choose at the same moment, each not seeing the other's pod, would begin a node each.
+    let settings = "healthAddress: 127.0.0.1:0\nagents: 1\n";
+    let berth = Berth::start_with_files(&cluster.kubeconfig(), &[settings, &text]);
     berth.await_ready().await;
 
     let pods = |prefix, scheduler, count| Pods {
