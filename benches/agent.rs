@@ -46,8 +46,8 @@ fn main() {
         bench.claims(repeat);
         selectors(nodes, repeat);
         hopeless(nodes, if quick { 5 } else { 31 });
-        for classes in [1, 10] {
-            end_to_end(nodes, classes, if quick { 2_000 } else { 20_000 });
+        for (classes, remembered) in [(1, 0), (1, 100_000), (10, 0), (10, 100_000)] {
+            end_to_end(nodes, classes, if quick { 2_000 } else { 20_000 }, remembered);
         }
     }
 }
@@ -545,9 +545,11 @@ fn selectors(nodes: usize, repeat: usize) {
     report(nodes, "memory of its 200 lists and what they count", None, bytes, &format!("{bytes:.0} MiB"));
 }
 
-/// Measures the whole scheduler with one agent, and a store that accepts every bind at once, all in one thread.
-fn end_to_end(nodes: usize, classes: usize, pods: usize) {
-    let mut scheduler = Scheduler::new(SchedulerConfig::default(), Estimator::default());
+/// Measures the whole scheduler with one agent, and a store that accepts every bind at once, all in one thread. `remembered`: number of
+/// decisions that it remembers.
+fn end_to_end(nodes: usize, classes: usize, pods: usize, remembered: usize) {
+    let config = SchedulerConfig { remembered_decisions: remembered, ..SchedulerConfig::default() };
+    let mut scheduler = Scheduler::new(config, Estimator::default());
     let mut shared = Interner::default();
     for at in 0..nodes {
         scheduler.apply_node(node(at, &mut shared));
@@ -570,8 +572,21 @@ fn end_to_end(nodes: usize, classes: usize, pods: usize) {
     let each = |took: Duration| took.as_secs_f64() * 1e6 / pods as f64;
     let shown = format!("{:.0} pods/s", pods as f64 / took.as_secs_f64());
     let (arrival, placing) = (each(arrived), each(took - arrived));
-    let what = format!("scheduler, {classes:>2} classes ({arrival:.1} us arrival + {placing:.1} us a pod)");
+    let why = if remembered > 0 { ", decisions remembered" } else { "" };
+    let what =
+        format!("scheduler, {classes:>2} classes{why} ({arrival:.1} us arrival + {placing:.1} us a pod)");
     report(nodes, &what, None, 0.0, &shown);
+    if remembered > 0 {
+        let memory = scheduler.decisions();
+        let (bytes, count) = (memory.bytes() as f64 / (1 << 20) as f64, memory.len());
+        report(
+            nodes,
+            &format!("memory of {count} decisions, room for {remembered}"),
+            Some(32.0),
+            bytes,
+            &format!("{bytes:.1} MiB"),
+        );
+    }
 }
 
 /// Places pods until no work is left.

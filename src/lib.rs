@@ -9,3 +9,4 @@ pub mod cli;
 pub mod columns;
 pub mod explain;
 pub mod fit;
+pub mod why;

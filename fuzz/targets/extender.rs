@@ -13,7 +13,7 @@ pub fn check(data: &[u8]) {
             let pod = &args.pod;
             let node = nodes.first().copied().unwrap_or("n").into();
             let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
-            schedule(pod, &Binding { uid, namespace, name, node });
+            schedule(pod, &Binding { uid, namespace, name, node, decision: None });
         }
         Err(why) => assert!(!why.is_empty()),
     }

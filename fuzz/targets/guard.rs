@@ -22,6 +22,6 @@ pub fn check(data: &[u8]) {
     if let ReviewSubject::Placed(pod) = &subject {
         let node = pod.node_name.clone().expect("a placed pod has a node");
         let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
-        schedule(pod, &Binding { uid, namespace, name, node });
+        schedule(pod, &Binding { uid, namespace, name, node, decision: None });
     }
 }

@@ -65,7 +65,7 @@ fn arrivals(file: &Path, widen: u32) {
         let pod =
             Pod { uid: "u".into(), usage: spec.usage.clone(), spec: Ok(spec.clone()), ..Pod::default() };
         let [uid, namespace, name] = ["u", "", ""].map(Into::into);
-        schedule(&pod, &Binding { uid, namespace, name, node: "n".into() });
+        schedule(&pod, &Binding { uid, namespace, name, node: "n".into(), decision: None });
     }
 }
 

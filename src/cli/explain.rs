@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -12,13 +11,12 @@ use jiff::Timestamp;
 use kube::Client;
 use serde::Serialize;
 
-use super::Output;
 use super::failure::Failure;
-use super::reading::{Also, ReadOptions, runtime};
+use super::output::{Output, width, written};
+use super::reading::{Also, ReadOptions, runtime, settings};
 use crate::explain::show::{self, Style};
 use crate::explain::{
-    ExplainSettings, WhatIfSubject, Which, World, explain as explain_pods, servicescaler, show_moves, vpa,
-    what_if,
+    WhatIfSubject, Which, World, explain as explain_pods, servicescaler, show_moves, vpa, what_if,
 };
 use berth_config::Config;
 use berth_kube_io::LeanPod;
@@ -83,7 +81,7 @@ pub struct PodName {
     pub name: String,
 }
 
-fn pod_name(text: &str) -> Result<PodName, String> {
+pub fn pod_name(text: &str) -> Result<PodName, String> {
     match text.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
             Ok(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
@@ -149,17 +147,6 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
         Output::Json => show::json(&groups, out),
     })?;
     Ok(complete)
-}
-
-/// Writes the answer to standard output.
-pub fn written(write: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>) -> Result<(), Failure> {
-    let mut out = BufWriter::new(io::stdout().lock());
-    match write(&mut out).and_then(|()| out.flush()) {
-        // The reader closed the pipe.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(anyhow::Error::from(error).context("cannot write the answer").into()),
-        Ok(()) => Ok(()),
-    }
 }
 
 /// Writes the reasons of an object, which are complete: as JSON, or with `table`.
@@ -319,23 +306,4 @@ fn subject(options: &ExplainOptions) -> WhatIfSubject {
         "podgroup" | "podgroups" => WhatIfSubject::PodGroup { namespace: namespace(), name },
         _ => WhatIfSubject::Pod { namespace: first, name },
     }
-}
-
-/// Returns what affects the answers: `names` are those of schedulers, else those of the configuration.
-pub fn settings(config: &[PathBuf], names: &[String]) -> Result<ExplainSettings> {
-    let config = Config::load(config)?;
-    let names = match names {
-        [] => &config.scheduler_names[..],
-        names => names,
-    };
-    Ok(ExplainSettings {
-        scheduler_names: names.iter().map(|name| Arc::from(name.as_str())).collect(),
-        profiles: config.profiles().into(),
-    })
-}
-
-/// Returns the width of the table: the width of the terminal if the shell sets it.
-pub fn width() -> usize {
-    const DEFAULT: usize = 110;
-    std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(DEFAULT)
 }

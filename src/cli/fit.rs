@@ -6,10 +6,9 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use clap::Args;
 
-use super::Output;
-use super::explain::{settings, width, written};
 use super::failure::Failure;
-use super::reading::{Also, ReadOptions, read};
+use super::output::{Output, width, written};
+use super::reading::{Also, ReadOptions, read, settings};
 use crate::fit::{FitReport, Manifests, show, try_out};
 
 const EXIT_CODES: &str = "Exit codes: 0 all pods fit as the cluster is; 1 the API server or a file failed; 2 the options or the input are \

@@ -7,21 +7,25 @@ mod explain;
 mod failure;
 mod fit;
 mod logging;
+mod output;
 mod progress;
 mod reading;
 mod recommend;
 mod run;
 mod simulate;
+mod why;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 pub use crds::crds;
 pub use demo::{DemoOptions, demo};
 pub use explain::{ExplainOptions, explain};
 pub use fit::{FitOptions, fit};
+pub use output::Output;
 pub use recommend::{RecommendOptions, recommend};
 pub use run::{RunOptions, run};
 pub use simulate::{SimulateOptions, simulate};
+pub use why::{WhyOptions, why};
 
 /// A Kubernetes scheduler that keeps a ranked list of nodes for every class of pods.
 #[derive(Debug, Parser)]
@@ -45,19 +49,13 @@ pub enum Command {
     Explain(ExplainOptions),
     /// Try whether the pods of manifests would fit: where each would go, how many more would, and what helps if not.
     Fit(FitOptions),
+    /// Tell why a placed pod has its node: what was compared, what decided, and how long each stage took.
+    Why(WhyOptions),
     /// Recommend requests of containers from their usage in Prometheus; or backtest estimators on recorded
     /// usage.
     Recommend(Box<RecommendOptions>),
     /// Compare dispatchers on a trace or on a synthetic workload, on a virtual clock.
     Simulate(Box<SimulateOptions>),
-}
-
-/// Format of the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum Output {
-    #[default]
-    Table,
-    Json,
 }
 
 /// Installs the TLS provider, before any connection is made: with one provider installed, no library has to

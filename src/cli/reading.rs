@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -10,7 +11,9 @@ use kube::Client;
 
 use super::cluster::cluster_config;
 use super::failure::Failure;
+use crate::explain::ExplainSettings;
 use crate::explain::dump::Dump;
+use berth_config::Config;
 use berth_kube_io::{
     LIVE_PODS, LeanAllocation, LeanAllocationPolicy, LeanCoschedulingPodGroup, LeanCsiDriver, LeanCsiNode,
     LeanCsiStorageCapacity, LeanDeviceClass, LeanNamespace, LeanObject, LeanPersistentVolume,
@@ -72,6 +75,19 @@ impl ReadOptions {
         let config = cluster_config(self.kubeconfig.as_deref(), self.context.as_deref(), NO_CLUSTER).await?;
         Ok(Client::try_from(config)?)
     }
+}
+
+/// Returns what affects the answers: `names` are those of schedulers, else those of the configuration.
+pub fn settings(config: &[PathBuf], names: &[String]) -> Result<ExplainSettings> {
+    let config = Config::load(config)?;
+    let names = match names {
+        [] => &config.scheduler_names[..],
+        names => names,
+    };
+    Ok(ExplainSettings {
+        scheduler_names: names.iter().map(|name| Arc::from(name.as_str())).collect(),
+        profiles: config.profiles().into(),
+    })
 }
 
 /// Returns the runtime of a command that asks an API server.

@@ -585,6 +585,8 @@ fn scheduler_config(config: &Config) -> SchedulerConfig {
         objects,
         preemption: true,
         advice: config.fragmentation.every().is_some(),
+        remembered_decisions: config.remembered_decisions as usize,
+        annotates_decisions: config.annotate_decisions,
         knows_others: config.extender.enabled || config.guard.enabled,
         volume_bind_timeout: config.volume_bind_timeout.get(),
         profiles: config.profiles().into(),

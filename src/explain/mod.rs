@@ -88,7 +88,7 @@ pub fn explain(world: &mut World, which: &Which) -> Vec<AnswerGroup> {
                 verdict.reasons.values_mut().for_each(|why| *why = vec![refused.to_string()]);
                 verdict.chosen = None;
             }
-            let hopeless = verdict.refused.is_none() && verdict.feasible.is_empty();
+            let hopeless = is_hopeless(&verdict);
             let look = hopeless && searches < MOST_REMEDIED;
             searches += usize::from(look);
             let remedies = if look { remedy::remedies(world, &pod) } else { Vec::new() };
@@ -112,9 +112,13 @@ pub fn explain(world: &mut World, which: &Which) -> Vec<AnswerGroup> {
 
 /// Returns the smallest changes that make a waiting pod fit, best first; none if it fits a node.
 pub(crate) fn remedies(world: &mut World, pod: &Pod) -> Vec<Remedy> {
-    let verdict = world.verdict(pod);
-    match verdict.refused.is_none() && verdict.feasible.is_empty() {
+    match is_hopeless(&world.verdict(pod)) {
         true => remedy::remedies(world, pod),
         false => Vec::new(),
     }
+}
+
+/// Returns whether the rules exclude every node.
+fn is_hopeless(verdict: &Verdict) -> bool {
+    verdict.refused.is_none() && verdict.feasible.is_empty()
 }

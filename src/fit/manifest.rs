@@ -1,5 +1,7 @@
 //! Manifests and the pods that their controllers would create.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value, json};
 
 use crate::explain::dump::Dump;
@@ -45,14 +47,29 @@ pub enum ManifestError {
 /// Maximum number of pods of all manifests together.
 const PODS_MAX: usize = 20_000;
 
+/// Kinds without a namespace, of those that a dump knows.
+const GLOBAL_KINDS: [&str; 11] = [
+    "AllocationPolicy",
+    "CSIDriver",
+    "CSINode",
+    "DeviceClass",
+    "Namespace",
+    "Node",
+    "PersistentVolume",
+    "Quota",
+    "ResourceSlice",
+    "StorageClass",
+    "VolumeAttachment",
+];
+
 /// What manifests ask for.
 #[derive(Debug, Default)]
 pub struct Manifests {
     pub workloads: Vec<TriedWorkload>,
     /// Other objects, which pods may need: allocations, claims, services.
     objects: Vec<Value>,
-    /// Values by name of priority class.
-    priorities: Vec<(String, i64, Option<String>)>,
+    /// By name of priority class: its value and preemption policy.
+    priorities: HashMap<String, (i64, Option<String>)>,
 }
 
 impl Manifests {
@@ -184,18 +201,10 @@ impl Manifests {
         if kind == "PriorityClass" {
             return self.priority_class(&object);
         }
-        if let Some(metadata) = object["metadata"].as_object_mut() {
-            // Of those that the dump knows, these have no namespace.
-            let is_global = matches!(
-                kind,
-                "Node" | "Namespace" | "PersistentVolume" | "StorageClass" | "CSINode" | "CSIDriver"
-            ) || matches!(
-                kind,
-                "VolumeAttachment" | "ResourceSlice" | "DeviceClass" | "AllocationPolicy" | "Quota"
-            );
-            if !is_global {
-                metadata.entry("namespace").or_insert_with(|| namespace.into());
-            }
+        if !GLOBAL_KINDS.contains(&kind)
+            && let Some(metadata) = object["metadata"].as_object_mut()
+        {
+            metadata.entry("namespace").or_insert_with(|| namespace.into());
         }
         self.objects.push(object);
     }
@@ -204,7 +213,8 @@ impl Manifests {
     pub fn priority_class(&mut self, class: &Value) {
         if let (Some(name), Some(value)) = (class["metadata"]["name"].as_str(), class["value"].as_i64()) {
             let policy = class["preemptionPolicy"].as_str().map(str::to_owned);
-            self.priorities.push((name.to_owned(), value, policy));
+            // Those of the manifests, which are read first, count.
+            self.priorities.entry(name.to_owned()).or_insert((value, policy));
         }
     }
 
@@ -219,10 +229,7 @@ impl Manifests {
             let known = match class {
                 "system-cluster-critical" => Some((2_000_000_000, None)),
                 "system-node-critical" => Some((2_000_001_000, None)),
-                name => {
-                    let known = self.priorities.iter().find(|(known, ..)| known == name);
-                    known.map(|(_, value, policy)| (*value, policy.clone()))
-                }
+                name => self.priorities.get(name).cloned(),
             };
             match known {
                 Some((value, policy)) => {

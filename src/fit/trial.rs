@@ -14,6 +14,7 @@ use crate::explain::{Remedy, Which, World, remedies};
 use berth_kube_io::{Interner, LeanObject, LeanPersistentVolumeClaim, LeanPod};
 use berth_model::{Pod, PodReport};
 use berth_scheduler::placement::BindOutcome;
+use berth_scheduler::rules::Reasons;
 use berth_scheduler::scheduler::{Action, Eviction, Settled};
 
 /// Time between two ticks.
@@ -124,13 +125,13 @@ impl<'a> Trial<'a> {
         let verdict = self.world.verdict(&template);
         let feasible: HashSet<Arc<str>> =
             verdict.feasible.iter().map(|candidate| candidate.node.clone()).collect();
+        let unselected = self.unselected(&template);
         let (mut uids, now) = (Vec::new(), self.now);
         for node in self.world.node_names() {
-            let why = verdict.reasons.get(&node).map(|reasons| reasons.join(", ")).unwrap_or_default();
-            // Its controller creates no pods for these.
-            if why.contains("taint") || why.contains("node affinity") {
+            if unselected.contains(&node) {
                 continue;
             }
+            let why = verdict.reasons.get(&node).map(|reasons| reasons.join(", ")).unwrap_or_default();
             let uid: Arc<str> = format!("{}@{node}", template.uid).into();
             let name = format!("{}@{node}", workload.name);
             let is_placed = feasible.contains(&node);
@@ -150,6 +151,16 @@ impl<'a> Trial<'a> {
             uids.push(uid);
         }
         Ok(uids)
+    }
+
+    /// Returns the nodes for which the controller of a DaemonSet with this template creates no pods.
+    fn unselected(&mut self, template: &Pod) -> HashSet<Arc<str>> {
+        let never = Reasons::TAINTS | Reasons::AFFINITY | Reasons::NOT_NAMED | Reasons::UNSCHEDULABLE;
+        let (scheduler, agent) = self.world.parts();
+        let (_, standings) = scheduler.standings(agent, template);
+        let is_never = |standing: &Result<_, Reasons>| standing.as_ref().is_err_and(|why| why.has(never));
+        let ids = standings.iter().filter(|(_, standing)| is_never(standing)).map(|(id, _)| *id);
+        ids.map(|id| scheduler.inventory().name(id).clone()).collect()
     }
 
     /// Lets the scheduler work until it decides nothing any more.

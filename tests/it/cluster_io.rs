@@ -39,6 +39,7 @@ fn binding_of(pod: &Pod, node: &str) -> Binding {
         namespace: text(pod.metadata.namespace.as_ref()),
         name: text(pod.metadata.name.as_ref()),
         node: node.into(),
+        decision: None,
     }
 }
 

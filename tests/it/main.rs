@@ -31,3 +31,4 @@ mod simulate;
 mod simulation;
 mod upstream;
 mod usage;
+mod why;

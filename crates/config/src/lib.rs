@@ -136,6 +136,16 @@ pub struct Config {
     /// Interval at which the cached pods and nodes are compared with the API server and repaired.
     pub self_check_interval: ConfigDuration,
 
+    /// Number of placed pods for which the reason of their node is remembered, for `/why` and `berth why`; 0: none. 100,000 take about
+    /// 30 MiB.
+    #[serde(deserialize_with = "whole_number")]
+    #[schemars(range(min = 0, max = 1000000))]
+    pub remembered_decisions: u32,
+
+    /// Give each pod, with its bind, the reason of its node in the annotation `berth.dev/decision`, about 1 KB. Needs
+    /// rememberedDecisions.
+    pub annotate_decisions: bool,
+
     /// Advice on a few pods whose move makes room for pending pods and allocations.
     pub fragmentation: Fragmentation,
 
@@ -143,7 +153,7 @@ pub struct Config {
     pub leader_election: LeaderElection,
 
     /// Address and port of `/healthz` and `/readyz`: plain HTTP without authentication. On a loopback address
-    /// it also serves `/metrics`, `/explain` and `/fragmentation`. In a pod it must be `0.0.0.0:PORT` or
+    /// it also serves `/metrics`, `/explain`, `/why` and `/fragmentation`. In a pod it must be `0.0.0.0:PORT` or
     /// `[::]:PORT` for the probes. Port 0 takes any free port.
     #[serde(deserialize_with = "values::socket_address")]
     #[schemars(with = "String", regex(pattern = r"^([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"))]
@@ -243,6 +253,8 @@ impl Default for Config {
             reserve_after: ConfigDuration::from_secs(600),
             volume_bind_timeout: ConfigDuration::from_secs(600),
             self_check_interval: ConfigDuration::from_secs(300),
+            remembered_decisions: 100_000,
+            annotate_decisions: false,
             fragmentation: Fragmentation::default(),
             leader_election: LeaderElection::default(),
             health_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 10261)),

@@ -92,6 +92,8 @@ reserveAfter: 0s
 backoff: {initial: 500ms, max: 1m}
 volumeBindTimeout: 20s
 selfCheckInterval: 90s
+rememberedDecisions: 5000
+annotateDecisions: true
 fragmentation: {period: 0s}
 scaling: {enabled: true, interval: 30s, hints: false, hintsWindow: 60s, hintsAcross: ['*'], customQueries: [shop]}
 leaderElection:
@@ -199,6 +201,8 @@ logFormat: json
         },
         volume_bind_timeout: ConfigDuration::from_secs(20),
         self_check_interval: ConfigDuration::from_secs(90),
+        remembered_decisions: 5000,
+        annotate_decisions: true,
         fragmentation: Fragmentation { period: ConfigDuration::from_secs(0) },
         leader_election: LeaderElection {
             enabled: false,
@@ -383,6 +387,7 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
         ("maxPlacementTries: 0", ":1: maxPlacementTries: 0 is not from 1 to 100"),
         ("backoff:\n  initial: 0s", ":2: backoff.initial: 0s is not from 1ms to 1h"),
         ("backoff: {initial: 20s}", "backoff.max: 10s is shorter than backoff.initial (20s)"),
+        ("rememberedDecisions: 1000001", ":1: rememberedDecisions: 1000001 is not from 0 to 1000000"),
         ("selfCheckInterval: 48h", ":1: selfCheckInterval: 48h is not from 1s to 24h"),
         ("fragmentation: {period: 1ms}", ":1: fragmentation.period: 1ms is not from 1s to 24h"),
         (
@@ -488,7 +493,7 @@ fn the_limits_of_the_schema_are_the_limits_of_the_check() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 7, "every number has limits");
+    assert_eq!(checked, 8, "every number has limits");
 }
 
 #[test]

@@ -21,6 +21,10 @@ impl Config {
         within("bindsInFlight", self.binds_in_flight, 1..=1_024)?;
         within("maxWaitingBinds", self.max_waiting_binds, 1..=65_536)?;
         within("maxWaitingClasses", self.max_waiting_classes, 1..=1_000_000)?;
+        within("rememberedDecisions", self.remembered_decisions, 0..=1_000_000)?;
+        if self.annotate_decisions && self.remembered_decisions == 0 {
+            refuse("annotateDecisions", "it needs rememberedDecisions above 0")?;
+        }
         within("maxPlacementTries", self.max_placement_tries, 1..=100)?;
         self.pod_topology_spread.validate()?;
         self.backoff.validate()?;

@@ -1,5 +1,6 @@
 //! Pod affinity and anti-affinity, and topology spread.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::{Labels, PodOwner, Requirement};
@@ -35,6 +36,22 @@ pub enum LabelSelector {
     Nothing,
     /// All must hold; an empty selector matches every object.
     All(Box<[Requirement]>),
+}
+
+/// As kubectl takes it.
+impl fmt::Display for LabelSelector {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let requirements = match self {
+            LabelSelector::Nothing => return f.write_str("nothing"),
+            LabelSelector::All(requirements) if requirements.is_empty() => return f.write_str("everything"),
+            LabelSelector::All(requirements) => requirements,
+        };
+        for (at, requirement) in requirements.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            write!(f, "{comma}{requirement}")?;
+        }
+        Ok(())
+    }
 }
 
 impl LabelSelector {

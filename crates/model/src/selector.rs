@@ -1,5 +1,6 @@
 //! Node selectors: `nodeSelector` and `affinity.nodeAffinity`, validated and ready to match.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::{Labels, names};
@@ -45,6 +46,22 @@ pub enum Operator {
     DoesNotExist,
     Gt(i64),
     Lt(i64),
+}
+
+/// As kubectl takes it; `Gt` and `Lt`, which only nodes have, with a sign.
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let key = &self.key;
+        match &self.operator {
+            Operator::In(values) if values.len() == 1 => write!(f, "{key}={}", values[0]),
+            Operator::In(values) => write!(f, "{key} in ({})", values.join(",")),
+            Operator::NotIn(values) => write!(f, "{key} notin ({})", values.join(",")),
+            Operator::Exists => write!(f, "{key}"),
+            Operator::DoesNotExist => write!(f, "!{key}"),
+            Operator::Gt(bound) => write!(f, "{key}>{bound}"),
+            Operator::Lt(bound) => write!(f, "{key}<{bound}"),
+        }
+    }
 }
 
 /// A requirement on `metadata.name`, the only field that can select nodes.

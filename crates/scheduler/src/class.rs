@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::hints::Terms;
 use crate::live_selectors::SelectedBy;
@@ -48,6 +48,7 @@ pub struct Class {
     pub tolerates_unschedulable: bool,
     /// `None`: this class is the common part of others.
     pub(crate) common: Option<Arc<Class>>,
+    pub(crate) fingerprint: OnceLock<u64>,
 }
 
 impl Class {
@@ -108,9 +109,11 @@ impl Class {
     /// only a process with reservations distinguishes classes by them, and policies, hints and the terms of other pods,
     /// which do not reach all processes at once.
     pub fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (&self.spec, self.self_affine).hash(&mut hasher);
-        hasher.finish()
+        *self.fingerprint.get_or_init(|| {
+            let mut hasher = DefaultHasher::new();
+            (&self.spec, self.self_affine).hash(&mut hasher);
+            hasher.finish()
+        })
     }
 
     fn key(&self) -> ClassKey {
@@ -278,6 +281,7 @@ impl Classifier {
             traits,
             tolerates_unschedulable,
             common,
+            fingerprint: OnceLock::new(),
         })
     }
 

@@ -481,7 +481,11 @@ mod tests {
             panic!("there is a task");
         };
         let answer = thread.answer(&task);
-        assert!(matches!(answer.result, TaskResult::Chosen(AgentChoice::Node { .. })), "{:?}", answer.result);
+        assert!(
+            matches!(answer.result, TaskResult::Chosen(AgentChoice::Node { .. }, _)),
+            "{:?}",
+            answer.result
+        );
         change_nodes(&mut scheduler, true);
         change_nodes(&mut scheduler, false);
         let next = thread.settle(&mut scheduler, &task, answer, (shared.started, 0), Duration::ZERO);

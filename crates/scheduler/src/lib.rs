@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod class;
+pub mod decisions;
 pub mod dispatch;
 pub mod engine;
 pub mod gang;

@@ -15,10 +15,10 @@ use super::extender::Judge;
 const NODES_NAMED: usize = 20;
 
 #[derive(Debug, Deserialize)]
-pub(super) struct ExplainQuery {
+pub(super) struct PodQuery {
     #[serde(default = "default_namespace")]
-    namespace: String,
-    pod: String,
+    pub(super) namespace: String,
+    pub(super) pod: String,
 }
 
 fn default_namespace() -> String {
@@ -52,9 +52,9 @@ pub(super) struct Explained {
 
 pub(super) async fn explain(
     State(judge): State<Arc<Judge>>,
-    Query(asked): Query<ExplainQuery>,
+    Query(asked): Query<PodQuery>,
 ) -> Result<Json<Explained>, (StatusCode, String)> {
-    let ExplainQuery { namespace, pod: name } = asked;
+    let PodQuery { namespace, pod: name } = asked;
     let (in_, of) = (namespace.clone(), name.clone());
     // A class without a ranked list evaluates every node.
     let found = tokio::task::spawn_blocking(move || judge.explain(&in_, &of));

@@ -15,6 +15,7 @@ pub mod mutate;
 pub mod review;
 pub mod secure;
 pub mod webhook;
+mod why;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -79,7 +80,7 @@ fn plain_routes(served: Served, is_local: bool, plaintext: bool) -> Router {
         let extender = served.extender.clone().filter(|_| plaintext);
         inspection(&served).merge(extender.map(extender_routes).unwrap_or_default())
     } else {
-        let paths = ["/metrics", "/explain", "/fragmentation"];
+        let paths = ["/metrics", "/explain", "/why", "/fragmentation"];
         paths.into_iter().fold(Router::new(), |router, path| router.route(path, get(elsewhere)))
     };
     probes.merge(rest)
@@ -103,7 +104,10 @@ pub fn secure_routes(served: Served, access: &Access, webhooks: &WebhookAccess) 
 
 /// Endpoints for people and Prometheus.
 fn inspection(served: &Served) -> Router {
-    let explain = Router::new().route("/explain", get(explain::explain)).with_state(served.judge.clone());
+    let explain = Router::new()
+        .route("/explain", get(explain::explain))
+        .route("/why", get(why::why))
+        .with_state(served.judge.clone());
     let fragmentation = Router::new()
         .route("/fragmentation", get(fragmentation::fragmentation))
         .with_state(served.fragmentation.clone());
@@ -161,6 +165,7 @@ mod tests {
             for (is_local, path, status) in [
                 (true, "/metrics", StatusCode::OK),
                 (true, "/explain?pod=nobody", StatusCode::NOT_FOUND),
+                (true, "/why?pod=nobody", StatusCode::NOT_FOUND),
                 (true, "/fragmentation", StatusCode::NOT_FOUND),
                 (true, "/extender/filter", StatusCode::NOT_FOUND),
                 (false, "/metrics", StatusCode::NOT_FOUND),

@@ -404,6 +404,7 @@ impl Scrape {
                 now.aged,
             ),
             ("berth_classes", "Classes of pods in memory", now.classes),
+            ("berth_remembered_decisions", "Placed pods whose reasons are remembered", now.decisions),
             (
                 "berth_affinity_selectors",
                 "Different selectors in the affinity terms of known pods",

@@ -338,6 +338,23 @@ const COVERED: &[Document] = &[
             ("kubectl get allocationpolicies", "kubectl's own; tests/it/policies.rs reads what it shows"),
         ],
     },
+    Document {
+        path: "docs/why.md",
+        commands: &[
+            ("berth why default/web-0", "tests/it/why.rs, on a real API server"),
+            (
+                "berth why default/web-0 --server http://127.0.0.1:10261",
+                "tests/it/why.rs, on a real API server",
+            ),
+            ("kubectl -n berth-system get lease berth", KUBECTL),
+            ("kubectl -n berth-system port-forward POD 10260", KUBECTL),
+            ("kubectl create token NAME > token", KUBECTL),
+            (
+                "berth why default/web-0 --server https://127.0.0.1:10260 --token-file token --insecure-skip-tls-verify",
+                "tests/it/serving/access.rs, with a real API server's tokens",
+            ),
+        ],
+    },
 ];
 
 /// Returns the commands of the `sh` blocks of a document, without their comments.

@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::client::*;
+use crate::explain::{Ran, run};
 use crate::support::*;
 
 /// berth caches its answers for 10 s, and the API server those about tokens for 10 s.
@@ -77,11 +78,23 @@ async fn metrics(client: &Client, address: SocketAddr, token: Option<&str>) -> (
     connection.send(Method::GET, "/metrics", token).await.expect("an answer")
 }
 
+fn ask_why(address: SocketAddr, token: &str, options: &[&str]) -> Ran {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("token");
+    fs::write(&file, format!("{token}\n")).expect("written");
+    let mut berth = Command::new(env!("CARGO_BIN_EXE_berth"));
+    let server = format!("https://{address}");
+    run(
+        berth.args(["why", "default/web-0", "--server", &server, "--token-file"]).arg(&file).args(options),
+        b"",
+    )
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_for_users_who_may_read_them() {
     let mut cluster = start_control_plane().await;
     let api = cluster.client();
-    let rules = json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]);
+    let rules = json!([{"nonResourceURLs": ["/metrics", "/why"], "verbs": ["get"]}]);
     create(Api::<ClusterRole>::all(api.clone()), json!({"metadata": {"name": "reader"}, "rules": rules}))
         .await;
     let tokens =
@@ -115,6 +128,20 @@ async fn metrics_are_for_users_who_may_read_them() {
     let explains = text.contains("system:serviceaccount:default:stranger") && text.contains("ClusterRole");
     assert!(status == StatusCode::FORBIDDEN && explains, "{text}");
     assert_eq!(nobody.get(address, "/healthz").await.expect("an answer").0, StatusCode::NOT_FOUND);
+
+    // The command line asks in the same way.
+    let authority = folder.path().join("servers.crt");
+    fs::write(&authority, &servers.certificate).expect("written");
+    let authority = ["--certificate-authority", authority.to_str().expect("a path")];
+    for (token, options, code, expected) in [
+        (reads, &authority[..], 2, "this process remembers no decision about a pod default/web-0"),
+        (reads, &["--insecure-skip-tls-verify"], 2, "this process remembers no decision"),
+        (stranger, &authority, 1, "system:serviceaccount:default:stranger"),
+        (reads, &[], 1, "cannot ask https://"),
+    ] {
+        let ran = ask_why(address, token, options);
+        assert!(ran.code == code && ran.err.contains(expected), "{code}: {}", ran.err);
+    }
 
     // A client certificate is equivalent to a token.
     for (name, expected) in [("prometheus", StatusCode::OK), ("someone", StatusCode::FORBIDDEN)] {

@@ -219,6 +219,7 @@ impl Sim {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             node: node.clone(),
+            decision: None,
         });
         self.judge_overcommit(&node)?;
         Ok(Reply::Bound)

@@ -230,6 +230,7 @@ impl Sim {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             node: node.name.clone(),
+            decision: None,
         };
         if self.cluster.store.bind_now(&binding) == Reply::Bound {
             self.note(|| format!("{} is bound to {} by another scheduler", pod.uid, node.name));

@@ -18,6 +18,7 @@ fn binding_of(pod: &Pod, node: &Arc<str>) -> Binding {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
         node: node.clone(),
+        decision: None,
     }
 }
 

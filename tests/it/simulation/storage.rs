@@ -206,7 +206,7 @@ impl Sim {
         let pod = pod.ok_or_else(|| format!("{} is not known", order.uid))?;
         let (uid, usage) = (order.uid.clone(), pod.usage.clone());
         let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
-        let binding = Binding { uid: uid.clone(), namespace, name, node: order.node.clone() };
+        let binding = Binding { uid: uid.clone(), namespace, name, node: order.node.clone(), decision: None };
         self.judge_commit(who, &binding)?;
         self.judge_claims_wanted(who, &binding, Some(&order))?;
         let shadow = &mut self.processes[who.0].shadow;

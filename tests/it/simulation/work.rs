@@ -251,6 +251,7 @@ impl Crowd {
                 namespace: "ns".into(),
                 name: format!("waiting-{at}").into(),
                 node: node(FEW).name,
+                decision: None,
             };
             self.measure(Operation::Review, "a review", |scheduler, _, now| {
                 scheduler.review(&foreign, None, Some(now + S), Requester::Other)

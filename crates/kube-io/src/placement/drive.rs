@@ -164,6 +164,7 @@ mod tests {
             namespace: "default".into(),
             name: "web-0".into(),
             node: "node-1".into(),
+            decision: None,
         };
         let counters = BindCounters::default();
         let started = Instant::now();

@@ -2,7 +2,9 @@
 //!
 //! Source of the semantics: upstream `pkg/registry/core/pod/storage/storage.go`, `BindingREST`.
 
+use berth_scheduler::decisions::ANNOTATION;
 use berth_scheduler::placement::{Binding, PlacementStore, Reply, Truth};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +90,9 @@ struct Metadata<'a> {
     name: &'a str,
     namespace: &'a str,
     uid: &'a str,
+    /// The API server adds them to those of the pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotations: Option<BTreeMap<&'static str, &'a str>>,
 }
 
 #[derive(Serialize)]
@@ -100,10 +105,13 @@ struct Target<'a> {
 
 impl<'a> BindingBody<'a> {
     fn of(binding: &'a Binding) -> Self {
+        let decision = binding.decision.as_deref();
+        let annotations = decision.map(|decision| BTreeMap::from([(ANNOTATION, decision)]));
+        let Binding { name, namespace, uid, .. } = binding;
         BindingBody {
             api_version: "v1",
             kind: "Binding",
-            metadata: Metadata { name: &binding.name, namespace: &binding.namespace, uid: &binding.uid },
+            metadata: Metadata { name, namespace, uid, annotations },
             target: Target { api_version: "v1", kind: "Node", name: &binding.node },
         }
     }
@@ -202,7 +210,13 @@ mod tests {
     use berth_scheduler::placement::{BindOutcome, LATE_EFFECT};
 
     fn binding() -> Binding {
-        Binding { uid: "u1".into(), namespace: "default".into(), name: "web-0".into(), node: "node-1".into() }
+        Binding {
+            uid: "u1".into(),
+            namespace: "default".into(),
+            name: "web-0".into(),
+            node: "node-1".into(),
+            decision: None,
+        }
     }
 
     /// A store with an API server that answers every request with `answer`.

@@ -583,12 +583,9 @@ mod tests {
             let spec = Arc::new(PodSpec { spread, ..PodSpec::default() });
             let class = Classifier::default().classify(&spec, &Identity::default(), 0);
             let mut cache = Cache::new(CacheLimits::unlimited(), SALT);
-            let (mut domains, mut found) = (Domains::default(), Vec::new());
+            let mut domains = Domains::default();
             let list = cache.list(&class, &view, &mut domains, Duration::ZERO, |_| {});
-            let offered = [2, 5, 10].map(|k| {
-                list.best_k(&domains, k, &mut found);
-                found.len()
-            });
+            let offered = [2, 5, 10].map(|k| list.best_k(&domains, k).len());
             assert_eq!(offered, [2, 5, 9]);
         }
     }

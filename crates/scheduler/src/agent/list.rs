@@ -317,12 +317,12 @@ impl<'a> WholeList<'a> {
         best.min().map(|(_, id)| id)
     }
 
-    /// Collects the best `k` valid nodes, best first, in `into`.
-    pub fn best_k(&self, domains: &Domains, k: usize, into: &mut Vec<NodeId>) {
-        into.clear();
+    /// Returns the best `k` valid nodes, best first.
+    pub fn best_k(&self, domains: &Domains, k: usize) -> Vec<(NodeId, Standing)> {
         let Some(scoped) = &self.list.scoped else {
-            into.extend(self.placed_cells(domains).flat_map(|cell| cell.best_k(k)).map(|(id, _)| id));
-            return;
+            let layout = self.class().placement.layout();
+            let best = self.placed_cells(domains).flat_map(|cell| cell.best_k(k));
+            return best.filter_map(|(id, key)| Some((id, key.standing(layout)?))).collect();
         };
         let weights = self.weigh(scoped, domains);
         let mut found = Vec::new();
@@ -334,7 +334,7 @@ impl<'a> WholeList<'a> {
             );
         }
         found.sort_unstable();
-        into.extend(found.into_iter().take(k).map(|(_, id)| id));
+        found.into_iter().take(k).map(|(standing, id)| (id, standing)).collect()
     }
 
     /// Returns the cells with a valid node that no rule over coarse domains excludes.

@@ -28,7 +28,7 @@ pub use view::View;
 
 use crate::class::{Class, ClassId};
 use crate::inventory::{Inventory, NodeId, Revision};
-use crate::rules::{Diagnosis, GOLDEN, Reasons, Salt, Standing, mix};
+use crate::rules::{Diagnosis, GOLDEN, Reasons, Salt, Scores, Standing, mix};
 use cache::Cache;
 use domains::Domains;
 use plan::Topologies;
@@ -48,6 +48,17 @@ pub enum AgentChoice {
     Node { node: NodeId, seen: Revision },
     /// No node is valid.
     Nowhere(Diagnosis),
+}
+
+/// A node that an agent compared with others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    pub node: NodeId,
+    pub scores: Scores,
+    /// Not requested by other pods.
+    pub free_cpu_milli: i64,
+    /// In bytes.
+    pub free_memory: i64,
 }
 
 /// Part of the work for a request, for the estimator and the metrics. The caller, who has a clock, measures the times:
@@ -81,7 +92,6 @@ pub struct Agent {
     view: View,
     domains: Domains,
     cache: Cache,
-    candidates: Vec<NodeId>,
     topologies: Topologies,
 }
 
@@ -95,7 +105,6 @@ impl Agent {
             view: View::default(),
             domains: Domains::default(),
             cache: Cache::new(config.cache, salt),
-            candidates: Vec::new(),
             topologies: Topologies::default(),
         }
     }
@@ -146,14 +155,39 @@ impl Agent {
         let best = if width <= 1 {
             list.best(&self.domains)
         } else {
-            list.best_k(&self.domains, width, &mut self.candidates);
-            let count = self.candidates.len() as u64;
-            (count > 0).then(|| self.candidates[(self.rng.next() % count) as usize])
+            let candidates = list.best_k(&self.domains, width);
+            let count = candidates.len() as u64;
+            (count > 0).then(|| candidates[(self.rng.next() % count) as usize].0)
         };
         match best {
             Some(node) => AgentChoice::Node { node, seen },
             None => AgentChoice::Nowhere(list.diagnose(&self.domains)),
         }
+    }
+
+    /// Returns the best nodes of the list of `class`, which has just been used, best first; the chosen one among them.
+    pub fn compare(&self, class: &Class, chosen: NodeId, most: usize) -> Vec<Candidate> {
+        let Some(list) = self.list(class.id) else {
+            return Vec::new();
+        };
+        let mut best = list.best_k(&self.domains, most);
+        if best.iter().all(|(id, _)| *id != chosen)
+            && let Some(Some(Ok(standing))) =
+                list.standings_of(&self.domains, [Some(chosen)].into_iter()).first()
+        {
+            best.truncate(most.saturating_sub(1));
+            best.push((chosen, *standing));
+        }
+        let candidate = |(node, standing): (NodeId, Standing)| {
+            let row = self.view.row(node);
+            Candidate {
+                node,
+                scores: standing.scores(class.placement.layout()),
+                free_cpu_milli: row.allocatable.cpu_milli.saturating_sub(row.requested.cpu_milli),
+                free_memory: row.allocatable.memory.saturating_sub(row.requested.memory),
+            }
+        };
+        best.into_iter().map(candidate).collect()
     }
 
     /// Brings the list of `class` up to date if it is cached. Returns whether it was.

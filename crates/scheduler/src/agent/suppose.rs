@@ -95,8 +95,8 @@ impl Agent {
     /// Returns the best node for the class except this one, on the altered view.
     pub fn best_but(&mut self, class: &Arc<Class>, but: NodeId) -> Option<NodeId> {
         self.up_to_date(class);
-        self.cache.peek(class.id)?.best_k(&self.domains, 2, &mut self.candidates);
-        self.candidates.iter().copied().find(|node| *node != but)
+        let best = self.cache.peek(class.id)?.best_k(&self.domains, 2);
+        best.into_iter().map(|(node, _)| node).find(|node| *node != but)
     }
 
     /// Returns the standing of each node for the class, or the reasons why it is not valid, on the altered view.

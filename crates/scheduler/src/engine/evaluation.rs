@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::{Engine, Operation};
 use crate::agent::Agent;
 use crate::class::Class;
+use crate::decisions::PlacementDecision;
 use crate::inventory::NodeId;
 use crate::rules::{Reasons, Standing};
 use crate::scheduler::{PodRefusal, Verdict};
@@ -90,6 +91,14 @@ impl Engine {
             let admits =
                 |(node, victims): &(&str, Vec<&str>)| scheduler.admits_without(&class, pod, node, victims);
             Ok(candidates.iter().map(admits).collect())
+        })
+    }
+
+    /// Returns the latest remembered decision about a pod of this name, and how long ago it was. Bounded by a constant.
+    pub fn why(&self, namespace: &str, name: &str) -> Option<(PlacementDecision, Duration)> {
+        self.with(Operation::Evaluation, |scheduler, now| {
+            let decision = scheduler.decisions().recall(namespace, name)?;
+            Some((decision.clone(), decision.age(now)))
         })
     }
 

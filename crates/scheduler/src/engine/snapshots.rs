@@ -19,6 +19,8 @@ pub struct Statistics {
     pub pods: usize,
     pub assumed: usize,
     pub parked_classes: usize,
+    /// Remembered.
+    pub decisions: usize,
     /// Pods with room reserved because they have waited for long.
     pub aged: usize,
     pub classes: usize,
@@ -58,6 +60,7 @@ impl Engine {
                 pods,
                 assumed,
                 parked_classes: scheduler.parked_classes(),
+                decisions: scheduler.decisions().len(),
                 aged: scheduler.aged(),
                 classes: scheduler.classes(),
                 selectors: scheduler.ledger().selectors().len(),

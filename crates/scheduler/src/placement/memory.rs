@@ -142,7 +142,13 @@ mod tests {
     }
 
     fn binding(uid: &str, node: &str) -> Binding {
-        Binding { uid: uid.into(), namespace: "ns".into(), name: "p".into(), node: node.into() }
+        Binding {
+            uid: uid.into(),
+            namespace: "ns".into(),
+            name: "p".into(),
+            node: node.into(),
+            decision: None,
+        }
     }
 
     /// The text of the 409 to this bind.

@@ -24,6 +24,8 @@ pub struct Binding {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
     pub node: Arc<str>,
+    /// Why, for the annotation of the pod; `None`: it gets none.
+    pub decision: Option<Arc<str>>,
 }
 
 /// What to ask for the claims of one pod that has its node.

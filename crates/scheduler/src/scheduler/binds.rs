@@ -59,10 +59,11 @@ impl Scheduler {
     }
 
     fn scheduled(&mut self, binding: &Binding, now: Duration) {
-        let Some(waiting) = self.remove(&binding.uid) else {
+        let Some(mut waiting) = self.remove(&binding.uid) else {
             return;
         };
         self.stats.scheduled += 1;
+        self.remember(&mut waiting, now);
         let (waited, attempts) = (now.saturating_sub(waiting.arrived), waiting.attempts);
         self.actions.push(Action::Observe(LatencySample::Scheduled { waited, attempts }));
         let node = binding.node.clone();

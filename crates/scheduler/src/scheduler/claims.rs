@@ -62,6 +62,13 @@ struct Claiming {
     deadline: Duration,
 }
 
+impl Claiming {
+    /// Returns whether another replica decides about it now.
+    fn is_lost(&self, cluster: &Cluster) -> bool {
+        !cluster.leading || !self.order.devices.is_empty() && !cluster.may_give_devices()
+    }
+}
+
 /// Reason why the claims of a pod cannot be bound on its node, in upstream's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("running PreBind plugin {plugin:?}: {why}")]
@@ -330,8 +337,7 @@ impl Scheduler {
         let changed = self.cluster.objects.devices.expire(now);
         self.requeue_affected(changed.into());
         if !self.cluster.may_give_devices() {
-            let lost = |claiming: &Claiming| !self.cluster.leading || !claiming.order.devices.is_empty();
-            let lost = self.claims.claiming.iter().filter(|(_, claiming)| lost(claiming));
+            let lost = self.claims.claiming.iter().filter(|(_, claiming)| claiming.is_lost(&self.cluster));
             for uid in lost.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
                 if self.yields_to_rival(&uid, now) {
                     continue;
@@ -389,9 +395,8 @@ impl Scheduler {
         if self.claims.waits(uid) && news.is_some_and(|pod| pod.deleting) {
             return self.delete_pod(uid);
         }
-        let has_devices =
-            self.claims.claiming.get(uid).is_some_and(|claiming| !claiming.order.devices.is_empty());
-        if !self.cluster.leading || has_devices && !self.cluster.may_give_devices() {
+        let is_lost = self.claims.claiming.get(uid).is_some_and(|claiming| claiming.is_lost(&self.cluster));
+        if !self.cluster.leading || is_lost {
             return;
         }
         match self.claims.all_bound(uid, &self.cluster, now) {
@@ -438,7 +443,7 @@ impl Scheduler {
             return false;
         }
         let (namespace, name) = (waiting.source.namespace.clone(), waiting.source.name.clone());
-        let binding = Binding { uid: uid.clone(), namespace, name, node: order.node.clone() };
+        let binding = Binding { uid: uid.clone(), namespace, name, node: order.node.clone(), decision: None };
         let rival = self.foreign.take_rival(uid, now);
         if let Some(until) = rival {
             self.leave_to_rival(&binding, until);

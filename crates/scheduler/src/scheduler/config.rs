@@ -41,6 +41,10 @@ pub struct SchedulerConfig {
     pub preemption: bool,
     /// Keeps the data of pods with a node that fragmentation advice needs.
     pub advice: bool,
+    /// Number of placed pods for which the reason of their node is remembered; 0: none.
+    pub remembered_decisions: usize,
+    /// Gives each placed pod the reason of its node in an annotation.
+    pub annotates_decisions: bool,
     pub profiles: Arc<Profiles>,
 }
 
@@ -64,6 +68,8 @@ impl Default for SchedulerConfig {
             reserve_after: Duration::ZERO,
             preemption: false,
             advice: false,
+            remembered_decisions: 0,
+            annotates_decisions: false,
             profiles: Arc::default(),
         }
     }

@@ -15,6 +15,7 @@ mod cluster;
 mod cluster_events;
 mod config;
 mod crowds;
+mod decisions;
 mod foreign_binds;
 mod gangs;
 mod growth;
@@ -53,6 +54,7 @@ use work::Turn;
 pub use work::{Settled, Task, TaskResult};
 
 use crate::class::{ClassId, Classifier};
+use crate::decisions::DecisionMemory;
 use crate::dispatch::{Dispatcher, Estimator};
 use crate::hints::Hints;
 use crate::invariants::Violation;
@@ -98,6 +100,7 @@ pub struct Scheduler {
     preemption: Preemption,
     quotas: Quotas,
     advised: Advised,
+    decisions: DecisionMemory,
     dispatcher: Dispatcher,
     parked: Parked,
     backoff: Backoff,
@@ -141,6 +144,7 @@ impl Scheduler {
             preemption: Preemption::default(),
             quotas: Quotas::default(),
             advised: Advised::default(),
+            decisions: DecisionMemory::new(config.remembered_decisions),
             dispatcher: Dispatcher::new(config.dispatcher, agents, estimator, config.seed),
             parked: Parked::new(agents),
             backoff: Backoff::default(),

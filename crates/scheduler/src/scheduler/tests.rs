@@ -3,6 +3,7 @@ mod between_pods;
 mod claims;
 mod contention;
 mod crowds;
+mod decisions;
 mod devices;
 mod dispatch;
 mod foreign_binds;
@@ -70,7 +71,8 @@ impl Bench {
 
     /// Returns a bench without nodes, pods or leadership.
     fn silent(agents: usize) -> Self {
-        let config = SchedulerConfig { agents, max_tries: 3, ..SchedulerConfig::default() };
+        let config =
+            SchedulerConfig { agents, max_tries: 3, remembered_decisions: 100, ..SchedulerConfig::default() };
         let agent =
             |seed: usize| Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: seed as u64 });
         Bench {

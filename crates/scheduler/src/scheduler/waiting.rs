@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::precedence::Precedent;
 use super::{Missing, UNSCHEDULABLE, cluster_events, crowds, quotas};
 use crate::class::Class;
+use crate::decisions::PlacementDecision;
 use crate::dispatch::{TRIED_BEFORE, Ticket};
 use crate::gang::Membership;
 use crate::live_selectors::{FOREIGN_SELECTORS_MAX, SELECTORS_MAX};
@@ -54,6 +55,8 @@ pub(super) struct Waiting {
     pub(super) admitted: bool,
     /// It counts in its crowd: it waits by itself, and is not held back.
     pub(super) in_crowd: bool,
+    /// Why it has its node, while it has one and is not bound.
+    pub(super) decision: Option<Box<PlacementDecision>>,
     /// The allocation it is a member of.
     pub(super) gang: Option<Membership>,
     pub(super) state: State,
@@ -172,6 +175,7 @@ impl Waiting {
             news: None,
             admitted: false,
             in_crowd: false,
+            decision: None,
             gang: None,
             expected: Arc::default(),
             state: State::Gated,

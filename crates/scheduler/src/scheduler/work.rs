@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::foreign_binds::device_of_others;
 use super::preemption::{self, Attempt, GangAttempt, GangHuntResult, HuntResult};
 use super::{Action, AttemptResult, GangTask, LatencySample, Scheduler, State};
-use crate::agent::{Agent, AgentChoice, CacheChange, Part};
+use crate::agent::{Agent, AgentChoice, CacheChange, Candidate, Part};
 use crate::class::Class;
+use crate::decisions::{CANDIDATES_MAX, ListUse};
 use crate::dispatch::{Request, Search};
 use crate::gang::GangPlan;
 use crate::invariants::within_allocatable;
@@ -22,7 +23,8 @@ use berth_model::{ClaimName, Pod};
 pub enum Task {
     /// Choose a node for this pod. The number detects answers that are no longer wanted. `in_turn`: the pod was held
     /// back, and this is its turn.
-    Place { request: Request, work: u64, in_turn: bool },
+    /// `compares`: the answer also tells which nodes were compared.
+    Place { request: Request, work: u64, in_turn: bool, compares: bool },
     /// Choose nodes for all members of a gang without one.
     Gang { request: Request, work: u64, gang: Box<GangTask> },
     /// Check whether the list of this parked class is still empty.
@@ -48,12 +50,18 @@ impl Task {
     /// Carries out the agent's part on its current view.
     pub fn carry_out(&self, agent: &mut Agent, now: Duration, lap: impl FnMut(Part)) -> TaskResult {
         match self {
-            Task::Place { request, in_turn: true, .. } => {
-                TaskResult::Chosen(agent.choose_in_turn(&request.class, now, lap))
+            Task::Place { request: Request { class, .. }, in_turn, compares, .. } => {
+                let choice = match in_turn {
+                    true => agent.choose_in_turn(class, now, lap),
+                    false => agent.choose(class, now, lap),
+                };
+                let candidates = match choice {
+                    AgentChoice::Node { node, .. } if *compares => agent.compare(class, node, CANDIDATES_MAX),
+                    _ => Vec::new(),
+                };
+                TaskResult::Chosen(choice, candidates)
             }
-            Task::Place { .. } | Task::Check { .. } => {
-                TaskResult::Chosen(agent.choose(self.class(), now, lap))
-            }
+            Task::Check { class } => TaskResult::Chosen(agent.choose(class, now, lap), Vec::new()),
             Task::Gang { gang, .. } => TaskResult::Plan(agent.plan(&gang.wanted, now, lap)),
             Task::Survey { class, priority, rights } => {
                 TaskResult::Preemption(preemption::survey(agent, class, (*priority, rights), now, lap))
@@ -81,7 +89,8 @@ impl Task {
 /// Result of a task.
 #[derive(Debug)]
 pub enum TaskResult {
-    Chosen(AgentChoice),
+    /// With the nodes that were compared, best first.
+    Chosen(AgentChoice, Vec<Candidate>),
     /// Answer to a [`Task::Gang`].
     Plan(GangPlan),
     Preemption(HuntResult),
@@ -93,7 +102,7 @@ impl TaskResult {
     /// Returns how the attempt counts in the metrics.
     pub fn result(&self) -> AttemptResult {
         match self {
-            TaskResult::Chosen(AgentChoice::Node { .. }) => AttemptResult::Scheduled,
+            TaskResult::Chosen(AgentChoice::Node { .. }, _) => AttemptResult::Scheduled,
             TaskResult::Plan(plan) if plan.complete => AttemptResult::Scheduled,
             _ => AttemptResult::Unschedulable,
         }
@@ -115,6 +124,8 @@ pub(super) struct Turn {
     searched: bool,
     /// The kind of search that comes first: checks of parked classes, preemption, preemption for gangs.
     first: usize,
+    /// Of its last placement: where the list came from, and the time of the choice.
+    pub(super) choice: Option<(ListUse, Duration)>,
 }
 
 /// Number of kinds of searches.
@@ -150,7 +161,7 @@ impl Scheduler {
                 }
             };
             if let Some(task) = task {
-                self.turns[agent] = Turn { searched: true, first: (kind + 1) % SEARCHES };
+                self.turns[agent] = Turn { searched: true, first: (kind + 1) % SEARCHES, choice: None };
                 let search = task.search();
                 let wake = search.and_then(|search| self.dispatcher.start_search(agent, &search, now));
                 self.actions.extend(wake.map(Action::WakeAgent));
@@ -215,7 +226,8 @@ impl Scheduler {
             }
             self.count_dispatch(agent);
             let in_turn = self.crowds.has_turn(&request.uid);
-            return Some(Task::Place { request, work, in_turn });
+            let compares = self.decisions.is_enabled();
+            return Some(Task::Place { request, work, in_turn, compares });
         }
         self.dispatcher.turned_away(agent);
         None
@@ -250,15 +262,15 @@ impl Scheduler {
     ) -> Settled {
         self.dispatcher.answered(at);
         let settled = match (task, answer) {
-            (Task::Check { class }, TaskResult::Chosen(choice)) => {
+            (Task::Check { class }, TaskResult::Chosen(choice, _)) => {
                 self.settle_check(at, class, choice, seen, now);
                 Settled::Done
             }
             (Task::Gang { work, gang, .. }, TaskResult::Plan(plan)) => {
                 self.settle_gang((at, agent), gang, *work, &plan, seen, now)
             }
-            (Task::Place { request, work, .. }, TaskResult::Chosen(choice)) => {
-                self.settle_place((at, agent), request, *work, choice, seen, now)
+            (Task::Place { request, work, .. }, TaskResult::Chosen(choice, candidates)) => {
+                self.settle_place((at, agent), (request, *work), (choice, candidates), seen, now)
             }
             (Task::Survey { class, priority, rights }, TaskResult::Preemption(HuntResult::Survey(found))) => {
                 self.settle_survey(at, class, (*priority, rights), found, seen, now);
@@ -330,9 +342,8 @@ impl Scheduler {
     fn settle_place(
         &mut self,
         by: (usize, &mut Agent),
-        request: &Request,
-        work: u64,
-        choice: AgentChoice,
+        (request, work): (&Request, u64),
+        (choice, candidates): (AgentChoice, Vec<Candidate>),
         seen: Revision,
         now: Duration,
     ) -> Settled {
@@ -358,7 +369,7 @@ impl Scheduler {
                 self.found_nowhere(by.0, request, diagnosis, seen, now);
                 Settled::Done
             }
-            AgentChoice::Node { node, seen } => self.commit(by, request, node, seen, now),
+            AgentChoice::Node { node, seen } => self.commit(by, request, (node, &candidates), seen, now),
         }
     }
 
@@ -382,7 +393,7 @@ impl Scheduler {
         &mut self,
         (at, agent): (usize, &mut Agent),
         request: &Request,
-        node: NodeId,
+        (node, candidates): (NodeId, &[Candidate]),
         seen: Revision,
         now: Duration,
     ) -> Settled {
@@ -422,6 +433,7 @@ impl Scheduler {
                 Settled::Done
             }
             Ok(_) => {
+                self.note_decision(uid, node, Some(at), candidates, now);
                 self.has_node(uid, claims.volumes, node, now);
                 // It found a node, so the next pod of its class may too.
                 if self.parked.probe_ended(class.id, uid) {
@@ -497,13 +509,16 @@ impl Scheduler {
     }
 
     pub(super) fn begin_bind(&mut self, uid: &Arc<str>, node: Arc<str>) {
+        let annotates = self.cluster.config.annotates_decisions;
         let Some(waiting) = self.cluster.waiting.get_mut(uid) else {
             return;
         };
         waiting.state = State::Binding;
         let (namespace, name) = (waiting.pod.namespace.clone(), waiting.pod.name.clone());
+        let decision = waiting.decision.as_ref().filter(|_| annotates);
+        let decision = decision.map(|decision| decision.report(None).annotation());
         self.binds += 1;
-        self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node }));
+        self.actions.push(Action::Bind(Binding { uid: uid.clone(), namespace, name, node, decision }));
     }
 
     fn count_dispatch(&mut self, agent: usize) {
@@ -533,6 +548,9 @@ impl Scheduler {
                 Part::Survey | Part::DryRun | Part::GangPreemption => {}
             }
         }
+        let took = laps.iter().map(|(_, took)| *took).sum();
+        let list = hit.map(|hit| if hit { ListUse::Hit } else { ListUse::Miss });
+        self.turns[agent].choice = list.map(|list| (list, took));
         if let (Task::Place { request, .. }, Some(hit)) = (task, hit)
             && let Some(expected) = request.expected
         {

@@ -61,6 +61,7 @@ impl Binder {
             namespace: args.pod_namespace.into(),
             name: args.pod_name.into(),
             node: args.node.into(),
+            decision: None,
         };
         let first = self.start_bind(&wanted, None, decision.term);
         let ended = match first {

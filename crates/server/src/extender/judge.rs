@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -12,6 +13,7 @@ use super::wire::{self, CandidateNodes, FilterResult, NodeList, PreemptionArgs, 
 use berth_model::Pod;
 use berth_scheduler::agent::{Agent, AgentConfig};
 use berth_scheduler::class::Class;
+use berth_scheduler::decisions::PlacementDecision;
 use berth_scheduler::engine::{Engine, Evaluation, EvaluationError, NodeNames};
 use berth_scheduler::rules::{Reasons, Standing};
 use berth_scheduler::scheduler::Verdict;
@@ -72,6 +74,11 @@ impl Judge {
         let mut admitted = self.engine.admits_without(&pod, &candidates)?.into_iter();
         victims.retain(|_, _| admitted.next() == Some(true));
         Ok(victims)
+    }
+
+    /// Returns the latest remembered decision about a pod of this name, and how long ago it was.
+    pub fn why(&self, namespace: &str, name: &str) -> Option<(PlacementDecision, Duration)> {
+        self.engine.why(namespace, name)
     }
 
     /// Returns the pod, its queue and the verdict on all nodes; `None` if berth does not know the pod.

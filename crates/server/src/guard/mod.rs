@@ -117,8 +117,14 @@ impl Guard {
                 let (uid, namespace, name) = (pod.uid.clone(), pod.namespace.clone(), pod.name.clone());
                 let hold = hold
                     .and_then(|hold| Some(self.created.hold(&namespace, &uid, Instant::now())?.min(hold)));
-                let verdict =
-                    self.review(&Binding { uid, namespace, name, node }, Some(pod), hold, requester).await;
+                let verdict = self
+                    .review(
+                        &Binding { uid, namespace, name, node, decision: None },
+                        Some(pod),
+                        hold,
+                        requester,
+                    )
+                    .await;
                 if !matches!(verdict, Ok(None)) {
                     self.created.refused(&pod.namespace, &pod.uid);
                 }

@@ -81,6 +81,7 @@ pub fn subject(request: &review::ReviewRequest) -> Result<ReviewSubject, String>
                 namespace: request.namespace.as_str().into(),
                 name: name.into(),
                 node: node.into(),
+                decision: None,
             }))
         }
         "" => {
@@ -123,7 +124,13 @@ mod tests {
         }));
         let ReviewSubject::Binding(binding) = read.expect("understood") else { panic!("no binding") };
         let text = |text: &str| std::sync::Arc::<str>::from(text);
-        let expected = Binding { uid: text("u"), namespace: text("ns"), name: text("p"), node: text("n") };
+        let expected = Binding {
+            uid: text("u"),
+            namespace: text("ns"),
+            name: text("p"),
+            node: text("n"),
+            decision: None,
+        };
         assert_eq!(binding, expected);
     }
 

@@ -158,6 +158,7 @@ impl Scheduler {
             let member = &task.wanted.members[*at];
             self.leave_gang(&member.uid);
             self.gangs.gained(&member.uid, name, member.role);
+            self.note_decision(&member.uid, *node, Some(agent), &[], now);
             self.has_node(&member.uid, claims, *node, now);
         }
         self.preemption.restore(&task.wanted, &self.cluster.waiting, &mut self.cluster.ledger);

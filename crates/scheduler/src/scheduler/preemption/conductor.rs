@@ -243,7 +243,10 @@ impl Scheduler {
         };
         (waiting.tries, waiting.attempts) = (1, waiting.attempts + 1);
         match self.cluster.ledger.commit(uid, waiting.holding.clone(), node, |_| true) {
-            Ok(host) => self.bind(uid, host),
+            Ok(host) => {
+                self.note_decision(uid, node, None, &[], now);
+                self.bind(uid, host);
+            }
             Err(_) => self.admit(uid, now),
         }
     }

@@ -79,7 +79,13 @@ fn a_pod_that_waits_for_another_is_placed_as_soon_as_that_one_is() {
 
 #[test]
 fn a_pod_that_waits_for_another_is_placed_whoever_places_that_one() {
-    let binding = Binding { uid: "db".into(), namespace: "ns".into(), name: "db".into(), node: "b".into() };
+    let binding = Binding {
+        uid: "db".into(),
+        namespace: "ns".into(),
+        name: "db".into(),
+        node: "b".into(),
+        decision: None,
+    };
     for by_extender in [false, true] {
         let mut bench = two_zones();
         bench.scheduler.cluster.config.knows_others = true;

@@ -433,7 +433,13 @@ fn of_two_pods_to_which_two_schedulers_gave_one_device_the_first_with_a_node_kee
         bench.apply(Pod { scheduler_name, ..uses(name, pod(user, 10)) });
     }
     let review = |bench: &mut Bench, uid: &str| {
-        let binding = Binding { uid: uid.into(), namespace: "ns".into(), name: uid.into(), node: "a".into() };
+        let binding = Binding {
+            uid: uid.into(),
+            namespace: "ns".into(),
+            name: uid.into(),
+            node: "a".into(),
+            decision: None,
+        };
         bench.scheduler.review(&binding, None, Some(60 * S), Requester::Other)
     };
     let BindReview::Refused(why) = review(&mut bench, "q") else { panic!("the device is used") };

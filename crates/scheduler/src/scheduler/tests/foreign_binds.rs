@@ -17,7 +17,7 @@ fn foreign(uid: &str, cpu: i64) -> Pod {
 }
 
 fn to(uid: &str, node: &str) -> Binding {
-    Binding { uid: uid.into(), namespace: "ns".into(), name: uid.into(), node: node.into() }
+    Binding { uid: uid.into(), namespace: "ns".into(), name: uid.into(), node: node.into(), decision: None }
 }
 
 impl Bench {

@@ -12,7 +12,7 @@ pub(super) fn workload(name: &str) -> SelectedPods {
     SelectedPods { namespace: "x".into(), selector: app(name) }
 }
 
-fn hint(of: &str, other: &str, weight: i32) -> Hint {
+pub(super) fn hint(of: &str, other: &str, weight: i32) -> Hint {
     Hint { of: workload(of), other: workload(other), weight }
 }
 

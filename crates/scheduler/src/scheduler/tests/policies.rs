@@ -7,7 +7,7 @@ use crate::policy::{Governs, ObservedPolicy, PolicySettings, PolicyStatus, Statu
 use crate::rules::CellLimit;
 use berth_model::Packing;
 
-fn policy(wishes: PolicySettings) -> ClusterObject {
+pub(super) fn policy(wishes: PolicySettings) -> ClusterObject {
     let governs = Governs { schedulers: [Arc::from("berth")].into(), ..Governs::default() };
     ClusterObject::Policy(Box::new(ObservedPolicy {
         name: "p".into(),
@@ -19,7 +19,7 @@ fn policy(wishes: PolicySettings) -> ClusterObject {
     }))
 }
 
-fn packed() -> PolicySettings {
+pub(super) fn packed() -> PolicySettings {
     PolicySettings { packing: Some(Packing::MostAllocated), ..PolicySettings::default() }
 }
 

@@ -230,7 +230,13 @@ fn the_guard_admits_a_pod_of_another_scheduler_to_a_node_where_devices_provide_w
     let scheduler_name = "default-scheduler".into();
     bench.apply(Pod { scheduler_name, ..wants(GPU, 1, pod("p", 10)) });
     let review = |bench: &mut Bench| {
-        let binding = Binding { uid: "p".into(), namespace: "ns".into(), name: "p".into(), node: "a".into() };
+        let binding = Binding {
+            uid: "p".into(),
+            namespace: "ns".into(),
+            name: "p".into(),
+            node: "a".into(),
+            decision: None,
+        };
         bench.scheduler.review(&binding, None, Some(60 * S), Requester::Other)
     };
     assert_eq!(review(&mut bench), BindReview::Allowed);

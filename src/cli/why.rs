@@ -1,0 +1,154 @@
+//! `berth why`: why a placed pod has its node, from its annotation or from the memory of a running `berth run`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use k8s_openapi::api::core::v1::Pod;
+use reqwest::{Certificate, Client, StatusCode, Url};
+
+use super::cluster::cluster_config;
+use super::explain::{PodName, pod_name};
+use super::failure::Failure;
+use super::output::{Output, width, written};
+use super::reading::runtime;
+use crate::why;
+use berth_scheduler::decisions::{ANNOTATION, DecisionReport, WHY_API_VERSION};
+
+const EXIT_CODES: &str = "Exit codes: 0 told; 1 the API server or the process could not be asked, or a file not read; 2 the options are \
+                          invalid, or nothing is known of the pod's placement.";
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Options of `berth why`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct WhyOptions {
+    /// The pod, as NAMESPACE/POD. With --server, it may be gone.
+    #[arg(value_name = "NAMESPACE/POD", value_parser = pod_name)]
+    pub pod: PodName,
+    /// Ask the process that placed it, the holder of the Lease, at this address: its healthAddress on this machine, such as
+    /// http://127.0.0.1:10261, or its serving.address, such as https://127.0.0.1:10260 with `kubectl port-forward`. Default: read the
+    /// annotation of the pod (annotateDecisions).
+    #[arg(long, value_name = "URL", conflicts_with_all = ["kubeconfig", "context"])]
+    pub server: Option<Url>,
+    /// Kubeconfig file. Default: $KUBECONFIG, ~/.kube/config, or the service account of the pod.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig file.
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// File with a bearer token of someone who may get /why, as from `kubectl create token`; only over HTTPS.
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub token_file: Option<PathBuf>,
+    /// File with certificates that the process must be certified by.
+    #[arg(long, value_name = "FILE", requires = "server", conflicts_with = "insecure_skip_tls_verify")]
+    pub certificate_authority: Option<PathBuf>,
+    /// Do not check the certificate of the process: for a connection that `kubectl port-forward` made.
+    #[arg(long, requires = "server")]
+    pub insecure_skip_tls_verify: bool,
+    /// Format: `table` for people, `json` for programs.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub output: Output,
+}
+
+/// Exit codes: 0 told, 1 the API server or the process could not be asked or a file not read, 2 invalid options or nothing known.
+pub fn why(options: &WhyOptions) -> ExitCode {
+    let (error, code) = match answer(options) {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(failure) => failure.with_code(),
+    };
+    eprintln!("berth: {error:#}");
+    ExitCode::from(code)
+}
+
+fn answer(options: &WhyOptions) -> Result<(), Failure> {
+    let report = runtime()?.block_on(async {
+        match &options.server {
+            Some(server) => asked(options, server).await,
+            None => annotated(options).await,
+        }
+    })?;
+    written(|out| match options.output {
+        Output::Table => why::table(&report, width(), out),
+        Output::Json => why::json(&report, out),
+    })
+}
+
+/// Reads the annotation of the pod.
+async fn annotated(options: &WhyOptions) -> Result<DecisionReport, Failure> {
+    const NO_CLUSTER: &str =
+        "no cluster configured: give --kubeconfig FILE, or ask a process with --server URL";
+    let PodName { namespace, name } = &options.pod;
+    let (kubeconfig, context) = (options.kubeconfig.as_deref(), options.context.as_deref());
+    let config = cluster_config(kubeconfig, context, NO_CLUSTER).await?;
+    let client = kube::Client::try_from(config).context("cannot create a client")?;
+    let pods: kube::Api<Pod> = kube::Api::namespaced(client, namespace);
+    let pod = pods.get_metadata_opt(name).await;
+    let Some(pod) = pod.with_context(|| format!("cannot read pod {namespace}/{name}"))? else {
+        return Err(Failure::Input(anyhow!(
+            "there is no pod {namespace}/{name}; about one that is gone, ask the process that placed it with --server URL"
+        )));
+    };
+    let annotations = pod.metadata.annotations.unwrap_or_default();
+    let Some(decision) = annotations.get(ANNOTATION) else {
+        return Err(Failure::Input(anyhow!(
+            "pod {namespace}/{name} has no annotation {ANNOTATION}: berth writes it with the bind if annotateDecisions is set; or ask \
+             the process that placed the pod with --server URL"
+        )));
+    };
+    Ok(understood(decision).with_context(|| format!("annotation {ANNOTATION} of pod {namespace}/{name}"))?)
+}
+
+/// Asks the process that placed the pod.
+async fn asked(options: &WhyOptions, server: &Url) -> Result<DecisionReport, Failure> {
+    let mut url = server.join("/why").with_context(|| format!("{server} is no address of a server"))?;
+    let PodName { namespace, name } = &options.pod;
+    url.query_pairs_mut().append_pair("namespace", namespace).append_pair("pod", name);
+    let mut request = client(options)?.get(url);
+    if let Some(file) = &options.token_file {
+        if server.scheme() != "https" {
+            return Err(Failure::Input(anyhow!("a token is only sent over HTTPS, and --server is {server}")));
+        }
+        let token =
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        request = request.bearer_auth(token.trim());
+    }
+    let answer = request.send().await.with_context(|| format!("cannot ask {server}"))?;
+    let status = answer.status();
+    let body = answer.text().await.with_context(|| format!("the answer of {server} broke off"))?;
+    let body = body.trim();
+    match status {
+        StatusCode::OK => Ok(understood(body).with_context(|| format!("the answer of {server}"))?),
+        StatusCode::NOT_FOUND => Err(Failure::Input(anyhow!("{body}"))),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(Failure::Other(anyhow!(
+            "{server} refuses: give --token-file of a user whose ClusterRole allows `get` of /why: {body}"
+        ))),
+        _ => Err(Failure::Other(anyhow!("{server} answers {status}: {body}"))),
+    }
+}
+
+fn understood(text: &str) -> Result<DecisionReport> {
+    let report: DecisionReport =
+        serde_json::from_str(text).with_context(|| format!("is not of format {WHY_API_VERSION}"))?;
+    match report.api_version == WHY_API_VERSION {
+        true => Ok(report),
+        false => Err(anyhow!("is of format {}, not {WHY_API_VERSION}", report.api_version)),
+    }
+}
+
+fn client(options: &WhyOptions) -> Result<Client> {
+    // A proxy would not reach a port on this machine.
+    let mut client = Client::builder().no_proxy().timeout(TIMEOUT);
+    if let Some(file) = &options.certificate_authority {
+        let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let certificates = Certificate::from_pem_bundle(&bytes)
+            .with_context(|| format!("{} has no certificates", file.display()))?;
+        client = client.tls_certs_only(certificates);
+    }
+    if options.insecure_skip_tls_verify {
+        client = client.tls_danger_accept_invalid_certs(true);
+    }
+    client.build().context("cannot create an HTTP client")
+}
