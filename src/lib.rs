@@ -7,6 +7,8 @@
 pub mod advise;
 pub mod cli;
 pub mod columns;
+pub mod drain;
 pub mod explain;
 pub mod fit;
+mod trial;
 pub mod why;

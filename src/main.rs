@@ -13,6 +13,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => berth::cli::demo(options),
         Command::Explain(options) => return berth::cli::explain(options),
         Command::Fit(options) => return berth::cli::fit(&options),
+        Command::Drain(options) => return berth::cli::drain(&options),
         Command::Why(options) => return berth::cli::why(&options),
         Command::Recommend(options) => return berth::cli::recommend(&options),
         Command::Simulate(options) => return berth::cli::simulate(*options),

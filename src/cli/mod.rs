@@ -3,6 +3,7 @@
 mod cluster;
 mod crds;
 mod demo;
+mod drain;
 mod explain;
 mod failure;
 mod fit;
@@ -19,6 +20,7 @@ use clap::{Parser, Subcommand};
 
 pub use crds::crds;
 pub use demo::{DemoOptions, demo};
+pub use drain::{DrainOptions, drain};
 pub use explain::{ExplainOptions, explain};
 pub use fit::{FitOptions, fit};
 pub use output::Output;
@@ -49,6 +51,8 @@ pub enum Command {
     Explain(ExplainOptions),
     /// Try whether the pods of manifests would fit: where each would go, how many more would, and what helps if not.
     Fit(FitOptions),
+    /// Plan which nodes can be emptied, in which order, and where their pods would go. Nothing is moved.
+    Drain(DrainOptions),
     /// Tell why a placed pod has its node: what was compared, what decided, and how long each stage took.
     Why(WhyOptions),
     /// Recommend requests of containers from their usage in Prometheus; or backtest estimators on recorded

@@ -170,7 +170,7 @@ impl World {
         self.settings.scheduler_names.contains(scheduler)
     }
 
-    pub(super) fn inventory(&self) -> &Inventory {
+    pub(crate) fn inventory(&self) -> &Inventory {
         self.scheduler.inventory()
     }
 
@@ -184,7 +184,7 @@ impl World {
     }
 
     /// Returns all bound pods in the original state.
-    pub(super) fn bound(&self) -> impl Iterator<Item = (usize, &Pod)> {
+    pub(crate) fn bound(&self) -> impl Iterator<Item = (usize, &Pod)> {
         self.pods.iter().enumerate().filter(|(_, pod)| pod.node_name.is_some())
     }
 

@@ -18,6 +18,7 @@ const REGISTRY: &str = "nothing here: it needs a registry; tests/it/release read
 const INSTALL: &str = "helm install berth charts/berth --namespace berth-system --create-namespace";
 const BENCHMARK: &str =
     "nothing in a normal run: it measures for minutes or hours, and fails if its result is wrong";
+const QUESTION: &str = "tests/it/questions.rs, with the whole output";
 const SET_EXTENDER: &str = "helm upgrade berth charts/berth --namespace berth-system --reset-then-reuse-values --set extender.enabled=true \
                             --set extender.clientCaSecret=kube-scheduler-ca";
 
@@ -137,6 +138,15 @@ const COVERED: &[Document] = &[
         ],
     },
     Document {
+        path: "docs/drain.md",
+        commands: &[
+            ("berth drain --plan", "tests/it/drain.rs, on a real API server"),
+            ("berth drain --plan node-7 node-8", "tests/it/drain.rs, on dumps"),
+            ("berth drain --plan -l pool=spot --max-moves 50 --max-nodes 3", "tests/it/drain.rs, on dumps"),
+            ("berth drain --plan -f cluster.json -o json", "tests/it/drain.rs, on dumps"),
+        ],
+    },
+    Document {
         path: "docs/extender.md",
         commands: &[(
             SET_EXTENDER,
@@ -193,6 +203,17 @@ const COVERED: &[Document] = &[
             "berth run --kubeconfig FILE --config kube-scheduler.yaml",
             "tests/it/scheduling/profiles.rs, against a real API server",
         )],
+    },
+    Document {
+        path: "docs/questions.md",
+        commands: &[
+            ("berth explain shop/search-0 -f cluster.json", QUESTION),
+            ("berth explain -f cluster.json", QUESTION),
+            ("berth explain shop/search-0 --what-if -f cluster.json", QUESTION),
+            ("berth fit web.yaml --max 40 -f cluster.json", QUESTION),
+            ("berth drain --plan -f cluster.json", QUESTION),
+            ("berth drain --plan b -f cluster.json", QUESTION),
+        ],
     },
     Document {
         path: "docs/recommender.md",

@@ -1,0 +1,62 @@
+//! Output of a plan as a table and as JSON.
+
+use std::io::{self, Write};
+
+use super::{DrainPlan, EmptiedNode, KeptNodes};
+use crate::explain::show::{some, wrapped};
+
+/// Nodes named with one reason.
+const SHOWN_NODES: usize = 3;
+
+/// Writes the nodes in their order, each with its moves.
+///
+/// # Errors
+/// Writing to `out` fails.
+pub fn table(plan: &DrainPlan, width: usize, out: &mut impl Write) -> io::Result<()> {
+    let width = width.max(60);
+    let DrainPlan { nodes, moves, freed_cpu_milli, freed_memory_bytes, .. } = plan;
+    if nodes.is_empty() {
+        writeln!(out, "no node can be emptied")?;
+    } else {
+        let cpu = *freed_cpu_milli as f64 / 1000.0;
+        let memory = *freed_memory_bytes as f64 / f64::from(1 << 30);
+        let order = if nodes.len() > 1 { " in this order, once all of them are cordoned" } else { "" };
+        let (nodes, moves) = (counted(nodes.len(), "node"), counted(*moves, "move"));
+        let text =
+            format!("{nodes} can be emptied{order}: {moves}, which frees {cpu:.1} CPUs and {memory:.1} GiB");
+        wrapped(out, "", &text, width)?;
+    }
+    nodes.iter().try_for_each(|node| emptied(node, width, out))?;
+    plan.kept.iter().try_for_each(|kept| reason(kept, width, out))
+}
+
+fn emptied(node: &EmptiedNode, width: usize, out: &mut impl Write) -> io::Result<()> {
+    let mut text = format!("{}: {}", node.node, counted(node.moves.len(), "pod"));
+    if node.wait_for_budgets > 0 {
+        text += &format!(", of which {} must wait for a disruption budget", node.wait_for_budgets);
+    }
+    if node.stay > 0 {
+        text += &format!("; {} of DaemonSets or the kubelet stay", node.stay);
+    }
+    wrapped(out, "  ", &text, width)?;
+    node.moves.iter().try_for_each(|step| writeln!(out, "    {} to {}", step.pod, step.to))
+}
+
+fn reason(kept: &KeptNodes, width: usize, out: &mut impl Write) -> io::Result<()> {
+    let nodes = some(&kept.nodes, SHOWN_NODES, false);
+    let pod = if kept.pod.is_empty() { String::new() } else { format!(" (such as {})", kept.pod) };
+    wrapped(out, "", &format!("not {nodes}: {}{pod}", kept.reason), width)
+}
+
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// Writes the plan as one object.
+///
+/// # Errors
+/// Writing to `out` fails.
+pub fn json(plan: &DrainPlan, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, plan)?;
+    writeln!(out)
+}

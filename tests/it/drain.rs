@@ -1,0 +1,306 @@
+//! `berth drain --plan` as users run it: on dumps made here, and carried out on a real API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use berth_scheduler::agent::Rng;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::explain::{Cluster, Ran, merged, pod, requests, run};
+use crate::support::*;
+
+fn drain(dump: &str, options: &[&str]) -> Ran {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(dump.as_bytes()).expect("written");
+    run(
+        Command::new(env!("CARGO_BIN_EXE_berth"))
+            .args(["drain", "--plan", "-f"])
+            .arg(file.path())
+            .args(options),
+        b"",
+    )
+}
+
+fn plan(cluster: &Cluster, options: &[&str]) -> Value {
+    let ran = drain(&cluster.dump(), &[&["-o", "json"], options].concat());
+    serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.err))
+}
+
+fn owned(kind: &str) -> Value {
+    json!({"metadata": {"ownerReferences": [
+        {"apiVersion": "apps/v1", "kind": kind, "name": "owner", "uid": "1", "controller": true}]}})
+}
+
+/// A pod of a ReplicaSet on this node; `more` is merged into it.
+fn placed(name: &str, node: &str, cpu: &str, more: Value) -> Value {
+    let spec = merged(json!({"nodeName": node}), requests(json!({"cpu": cpu})));
+    merged(merged(pod(name, spec), owned("ReplicaSet")), more)
+}
+
+fn three_nodes() -> Cluster {
+    Cluster::default().node("a", json!({})).node("b", json!({})).node("c", json!({}))
+}
+
+/// Returns the emptied nodes in their order.
+fn emptied(plan: &Value) -> Vec<&str> {
+    let nodes = plan["nodes"].as_array().expect("a list").iter();
+    nodes.map(|node| node["node"].as_str().expect("a name")).collect()
+}
+
+/// Returns why this node is kept.
+fn reason<'a>(plan: &'a Value, node: &str) -> &'a str {
+    let kept = plan["kept"].as_array().expect("a list").iter();
+    let of = |kept: &&Value| kept["nodes"].as_array().is_some_and(|nodes| nodes.contains(&json!(node)));
+    kept.clone().find(of).map_or("", |kept| kept["reason"].as_str().expect("text"))
+}
+
+#[test]
+fn nodes_are_emptied_in_order_as_long_as_all_their_pods_get_other_nodes() {
+    let cluster = three_nodes()
+        .with(placed("api-0", "a", "3", json!({})))
+        .with(placed("web-0", "b", "1", json!({})))
+        .with(placed("web-1", "c", "1", json!({})))
+        .with(placed("web-2", "c", "1", json!({})));
+    let plan = plan(&cluster, &[]);
+    assert_eq!(plan["apiVersion"], "drain.berth.dev/v1");
+    // Either b or a could be emptied besides, but not both: 6 CPUs are requested, and a node has 4.
+    assert_eq!(emptied(&plan), ["a"]);
+    assert_eq!(plan["nodes"][0]["moves"], json!([{"pod": "default/api-0", "to": "b"}]));
+    assert_eq!((&plan["moves"], &plan["freedCpuMilli"]), (&json!(1), &json!(4_000)));
+    assert!(reason(&plan, "b").contains("Insufficient cpu"), "{plan}");
+    let ran = drain(&cluster.dump(), &[]);
+    let page = std::fs::read_to_string("docs/drain.md").expect("the page");
+    assert!(
+        page.contains(&format!("```\n{}```\n", ran.out)),
+        "docs/drain.md shows other output than\n{}",
+        ran.out
+    );
+}
+
+#[test]
+fn what_keeps_a_node_is_named_and_what_goes_with_it_does_not() {
+    let daemon = merged(pod("daemon", json!({"nodeName": "a"})), owned("DaemonSet"));
+    let fixed = merged(pod("static", json!({"nodeName": "a"})), owned("Node"));
+    let empty = three_nodes().with(daemon).with(fixed);
+    assert_eq!(emptied(&plan(&empty, &["a"])), ["a"]);
+    assert_eq!(plan(&empty, &["a"])["nodes"][0]["stay"], 2);
+
+    let safe = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+    let volume = json!({"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}});
+    let claim = json!({"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}});
+    let everywhere = json!({"spec": {"tolerations": [{"operator": "Exists"}]}});
+    for (name, pod, expected) in [
+        ("alone", pod("x", json!({"nodeName": "a"})), "no controller"),
+        ("local", placed("x", "a", "1", volume), "local storage"),
+        (
+            "unsafe",
+            placed("x", "a", "1", json!({"metadata": {"annotations": {safe: "false"}}})),
+            "not safe to evict",
+        ),
+        ("device", placed("x", "a", "1", claim), "devices"),
+        ("large", placed("x", "a", "3500m", json!({"spec": {"nodeSelector": {"pool": "a"}}})), "affinity"),
+        ("daemon-like", placed("x", "a", "1", everywhere), "would come back"),
+    ] {
+        // The others are too full for a pod that may stay.
+        let full = match name {
+            "daemon-like" => "3500m",
+            _ => "1",
+        };
+        let cluster = three_nodes().with(pod).with(placed("y", "b", full, json!({}))).with(placed(
+            "z",
+            "c",
+            full,
+            json!({}),
+        ));
+        let ran = drain(&cluster.dump(), &["a", "-o", "json"]);
+        let plan: Value = serde_json::from_str(&ran.out).expect("JSON");
+        assert!(reason(&plan, "a").contains(expected), "{name}: {plan}");
+        assert_eq!((ran.code, emptied(&plan).len()), (3, 0), "{name}");
+        assert_eq!(plan["kept"][0]["pod"], "default/x");
+    }
+}
+
+#[test]
+fn disruption_budgets_keep_a_node_only_if_they_allow_nothing_and_else_pods_wait() {
+    let budget = |allowed: u32| {
+        json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"tier": "web"}}}, "status": {"disruptionsAllowed": allowed}})
+    };
+    let cluster = |allowed| {
+        let web = json!({"metadata": {"labels": {"tier": "web"}}});
+        let pods = (0..3).map(|at| placed(&format!("web-{at}"), "a", "500m", web.clone()));
+        pods.fold(three_nodes().with(budget(allowed)), Cluster::with)
+    };
+    let refused = plan(&cluster(0), &["a"]);
+    assert!(reason(&refused, "a").contains("protected by the disruption budget default/web"), "{refused}");
+    let waits = plan(&cluster(1), &["a"]);
+    assert_eq!((emptied(&waits), &waits["nodes"][0]["waitForBudgets"]), (vec!["a"], &json!(2)));
+}
+
+#[test]
+fn spread_and_anti_affinity_of_the_pods_count_and_room_is_not_made_by_preemption() {
+    let apart = json!({"spec": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"tier": "db"}}}]}}},
+        "metadata": {"labels": {"tier": "db"}}});
+    let cluster = |nodes: &[&str]| {
+        let pods = nodes.iter().map(|node| placed(&format!("db-{node}"), node, "1", apart.clone()));
+        pods.fold(three_nodes(), Cluster::with)
+    };
+    assert_eq!(emptied(&plan(&cluster(&["a", "b", "c"]), &[])), [""; 0]);
+    assert_eq!(emptied(&plan(&cluster(&["a", "b"]), &[])), ["c"], "the other two need a node each");
+    let urgent = placed("urgent", "a", "3", json!({"spec": {"priority": 1000}}));
+    let low = |name: &str, node: &str| placed(name, node, "2", json!({}));
+    let full = three_nodes().with(urgent).with(low("x", "b")).with(low("y", "c"));
+    assert!(reason(&plan(&full, &["a"]), "a").contains("Insufficient cpu"));
+}
+
+#[test]
+fn nodes_are_chosen_by_name_label_and_limits_and_those_of_the_control_plane_only_by_name() {
+    let role = "node-role.kubernetes.io/control-plane";
+    let master = json!({"metadata": {"labels": {role: ""}}, "spec": {"taints": [{"key": role, "effect": "NoSchedule"}]}});
+    let cluster = three_nodes().node("master", master).with(placed("x", "a", "1", json!({})));
+    assert_eq!(emptied(&plan(&cluster, &[])), ["b", "c"], "and the pod stays on a");
+    assert_eq!(emptied(&plan(&cluster, &["master"])), ["master"]);
+    assert_eq!(emptied(&plan(&cluster, &["--selector", "pool=a"])), ["a"]);
+    assert_eq!(emptied(&plan(&cluster, &["--max-nodes", "1"])), ["b"]);
+    let few = plan(&cluster, &["--max-moves", "0"]);
+    assert_eq!(
+        (emptied(&few), reason(&few, "a")),
+        (vec!["b", "c"], "its pods are more than --max-moves leaves")
+    );
+    for (options, expected) in [
+        (&["nowhere"][..], "there is no node nowhere"),
+        (&["-l", "pool=x"], "no node has these labels"),
+        (&["-l", "pool"], "use KEY=VALUE"),
+    ] {
+        let ran = drain(&cluster.dump(), options);
+        assert!(ran.code == 2 && ran.err.contains(expected), "{options:?}: {}", ran.err);
+    }
+    let only_plans = run(Command::new(env!("CARGO_BIN_EXE_berth")).args(["drain", "a"]), b"");
+    assert!(only_plans.code == 2 && only_plans.err.contains("--plan"), "{}", only_plans.err);
+}
+
+/// Checks each plan without the scheduler: everything that moves has room, and no emptied node gets anything.
+#[test]
+fn on_random_clusters_all_pods_of_emptied_nodes_have_room_elsewhere() {
+    let mut emptied_nodes = 0;
+    for seed in 0..20 {
+        let mut rng = Rng(seed);
+        let mut random = |below: u64| rng.next() % below;
+        let nodes: Vec<String> = (0..8).map(|at| format!("n{at}")).collect();
+        let mut cluster = nodes.iter().fold(Cluster::default(), |all, node| all.node(node, json!({})));
+        let mut free: BTreeMap<&str, i64> = nodes.iter().map(|node| (node.as_str(), 4_000)).collect();
+        let mut pods: BTreeMap<String, (&str, i64)> = BTreeMap::new();
+        for at in 0..40 {
+            let node = nodes[random(8) as usize].as_str();
+            let cpu = 100 + 100 * random(10) as i64;
+            let room = free.get_mut(node).expect("a node");
+            if *room >= cpu && pods.values().filter(|(on, _)| *on == node).count() < 10 {
+                *room -= cpu;
+                let name = format!("p{at}");
+                cluster = cluster.with(placed(&name, node, &format!("{cpu}m"), json!({})));
+                pods.insert(format!("default/{name}"), (node, cpu));
+            }
+        }
+        let plan = plan(&cluster, &[]);
+        let gone: BTreeSet<&str> = emptied(&plan).into_iter().collect();
+        emptied_nodes += gone.len();
+        let mut moved = BTreeSet::new();
+        for step in plan["nodes"].as_array().expect("a list") {
+            for pod in step["moves"].as_array().expect("a list") {
+                let (name, to) = (pod["pod"].as_str().expect("a name"), pod["to"].as_str().expect("a name"));
+                let (from, cpu) = pods[name];
+                assert_eq!(step["node"], from, "seed {seed}: {name}");
+                assert!(!gone.contains(to), "seed {seed}: {name} goes to {to}, which is emptied");
+                *free.get_mut(to).expect("a node") -= cpu;
+                assert!(free[to] >= 0, "seed {seed}: {to} is overcommitted");
+                moved.insert(name);
+            }
+        }
+        let expected =
+            pods.iter().filter(|(_, (node, _))| gone.contains(node)).map(|(name, _)| name.as_str());
+        assert_eq!(moved, expected.collect(), "seed {seed}");
+        assert_eq!(gone.len() + plan["kept"].as_array().expect("a list").iter().map(count).sum::<usize>(), 8);
+    }
+    assert!(emptied_nodes >= 20, "most clusters have a node to spare: {emptied_nodes}");
+}
+
+fn count(kept: &Value) -> usize {
+    kept["nodes"].as_array().expect("a list").len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_is_carried_out_puts_each_pod_where_it_says() {
+    const SOON: Duration = Duration::from_secs(60);
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    create_nodes(&client, &Nodes { count: 5, cpu: "4", ..Nodes::default() }).await;
+    let berth = Berth::start(&cluster.kubeconfig(), "agents: 1");
+    let pods: kube::Api<Pod> = kube::Api::default_namespaced(client.clone());
+    let create = async |name: &str, cpu: usize| {
+        let cpu = format!("{}m", 300 + 100 * (cpu % 7));
+        let pod = merged(
+            pod(name, requests(json!({"cpu": cpu}))),
+            merged(owned("ReplicaSet"), json!({"metadata": {"uid": null}})),
+        );
+        pods.create(&Default::default(), &serde_json::from_value(pod).expect("a pod"))
+            .await
+            .expect("created");
+    };
+    let node_of =
+        async |name: &str| pods.get(name).await.expect("a pod").spec.and_then(|spec| spec.node_name);
+    for at in 0..12 {
+        create(&format!("web-{at}"), at).await;
+        await_bound(&client, SOON, at + 1, |_| true).await;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+    let ran =
+        run(command.args(["drain", "--plan", "-o", "json", "--kubeconfig"]).arg(cluster.kubeconfig()), b"");
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let plan: Value = serde_json::from_str(&ran.out).expect("JSON");
+    let nodes = emptied(&plan);
+    assert!(!nodes.is_empty() && nodes.len() < 5, "{plan}");
+    for node in &nodes {
+        patch_node(&client, node, json!({"spec": {"unschedulable": true}})).await;
+    }
+    let mut next = 100;
+    for step in plan["nodes"].as_array().expect("a list") {
+        for planned in step["moves"].as_array().expect("a list") {
+            let name = planned["pod"].as_str().and_then(|pod| pod.strip_prefix("default/")).expect("a name");
+            assert_eq!(node_of(name).await.as_deref(), step["node"].as_str());
+            let number: usize = name.trim_start_matches("web-").parse().expect("a number");
+            delete_pods(&client, [name.to_owned()]).await;
+            // As its controller does; the same requests.
+            let successor = format!("web-{}", next * 7 + number % 7);
+            next += 1;
+            create(&successor, number).await;
+            await_bound(&client, SOON, 12, |_| true).await;
+            assert_eq!(node_of(&successor).await.as_deref(), planned["to"].as_str(), "{name}: {plan}");
+        }
+    }
+    drop(berth);
+}
+
+#[test]
+#[ignore = "a speed for release builds: cargo test --profile dist --test it -- --ignored drain::"]
+fn a_plan_for_1000_nodes_and_20000_pods_takes_at_most_ten_seconds() {
+    let mut cluster = Cluster::default();
+    let large = json!({"status": {"allocatable": {"cpu": "16", "memory": "64Gi", "pods": "110"}}});
+    for at in 0..1_000 {
+        cluster = cluster.node(&format!("n{at}"), large.clone());
+    }
+    for at in 0..20_000 {
+        let cpu = format!("{}m", 100 + 50 * (at % 11));
+        cluster = cluster.with(placed(&format!("p{at}"), &format!("n{}", at % 1_000), &cpu, json!({})));
+    }
+    let dump = cluster.dump();
+    let began = Instant::now();
+    let ran = drain(&dump, &["-o", "json"]);
+    let took = began.elapsed();
+    let plan: Value = serde_json::from_str(&ran.out).expect("JSON");
+    println!("{} nodes, {} moves: {took:?}", emptied(&plan).len(), plan["moves"]);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
