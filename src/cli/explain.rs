@@ -293,7 +293,8 @@ fn print_moves(options: &ExplainOptions, world: &mut World, schedulers: &str) ->
     written(|out| match options.output {
         Output::Table => show_moves::table(&report, width(), out),
         Output::Json => show_moves::json(&report, out),
-    })
+    })?;
+    Ok(())
 }
 
 fn subject(options: &ExplainOptions) -> WhatIfSubject {

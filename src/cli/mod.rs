@@ -13,6 +13,7 @@ mod progress;
 mod reading;
 mod recommend;
 mod run;
+mod shell;
 mod simulate;
 mod why;
 
@@ -26,6 +27,7 @@ pub use fit::{FitOptions, fit};
 pub use output::Output;
 pub use recommend::{RecommendOptions, recommend};
 pub use run::{RunOptions, run};
+pub use shell::{CompletionOptions, ManOptions, completion, man};
 pub use simulate::{SimulateOptions, simulate};
 pub use why::{WhyOptions, why};
 
@@ -58,6 +60,10 @@ pub enum Command {
     /// Recommend requests of containers from their usage in Prometheus; or backtest estimators on recorded
     /// usage.
     Recommend(Box<RecommendOptions>),
+    /// Print a script that completes commands and options in a shell.
+    Completion(CompletionOptions),
+    /// Write manual pages.
+    Man(ManOptions),
     /// Compare dispatchers on a trace or on a synthetic workload, on a virtual clock.
     Simulate(Box<SimulateOptions>),
 }

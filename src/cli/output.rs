@@ -2,9 +2,8 @@
 
 use std::io::{self, BufWriter, Write};
 
+use anyhow::{Context, Result};
 use clap::ValueEnum;
-
-use super::failure::Failure;
 
 /// Format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -15,14 +14,24 @@ pub enum Output {
 }
 
 /// Writes the answer to standard output.
-pub fn written(write: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>) -> Result<(), Failure> {
+///
+/// # Errors
+/// That fails, for another reason than a reader who has read enough.
+pub fn written(write: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     match write(&mut out).and_then(|()| out.flush()) {
         // The reader closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(anyhow::Error::from(error).context("cannot write the answer").into()),
-        Ok(()) => Ok(()),
+        written => written.context("cannot write to standard output"),
     }
+}
+
+/// Writes these bytes to standard output.
+///
+/// # Errors
+/// As [`written`].
+pub fn printed(bytes: &[u8]) -> Result<()> {
+    written(|out| out.write_all(bytes))
 }
 
 /// Returns the width of the table: the width of the terminal if the shell sets it.

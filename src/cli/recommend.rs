@@ -10,16 +10,15 @@ mod service_proxy;
 mod tests;
 mod values;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 
 use super::failure::Failure;
+use super::output::printed;
 use super::progress::write_line;
 use crate::advise::show;
 use crate::advise::{LimitStrategy, Prices, Severity, Strategy, recording};
@@ -230,7 +229,7 @@ pub fn recommend(options: &RecommendOptions) -> ExitCode {
         None => prometheus::answer(options),
     };
     let (error, code) = match answer {
-        Ok(Answer { text, complete }) => match print(&text) {
+        Ok(Answer { text, complete }) => match printed(text.as_bytes()) {
             Ok(()) => return if complete { ExitCode::SUCCESS } else { ExitCode::from(1) },
             Err(error) => (error, 1),
         },
@@ -238,15 +237,6 @@ pub fn recommend(options: &RecommendOptions) -> ExitCode {
     };
     write_line(&format!("berth: {error:#}"));
     ExitCode::from(code)
-}
-
-fn print(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader closed the pipe.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write the answer"),
-    }
 }
 
 fn note(text: &str) {

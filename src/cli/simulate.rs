@@ -7,7 +7,6 @@ mod scaling;
 mod table;
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -18,7 +17,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use parking_lot::Mutex;
 
-use super::Output;
+use super::output::{Output, printed};
 use super::progress::ProgressBars;
 use berth_model::ConfigDuration;
 use berth_scheduler::dispatch::{DispatcherKind, Estimator, MOST_AGENTS};
@@ -349,15 +348,7 @@ fn print(output: Output, experiment: &Experiment, outcomes: &[RunOutcome]) -> Re
             serde_json::to_string_pretty(&figures)? + "\n"
         }
     };
-    print_text(&text)
-}
-
-fn print_text(text: &str) -> Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
-        // A reader that closes the pipe, as in `berth simulate | head`, is no failure.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write to standard output"),
-    }
+    printed(text.as_bytes())
 }
 
 fn page(

@@ -73,7 +73,8 @@ fn answer(options: &WhyOptions) -> Result<(), Failure> {
     written(|out| match options.output {
         Output::Table => why::table(&report, width(), out),
         Output::Json => why::json(&report, out),
-    })
+    })?;
+    Ok(())
 }
 
 /// Reads the annotation of the pod.

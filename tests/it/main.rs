@@ -29,6 +29,7 @@ mod report;
 mod scaler;
 mod scheduling;
 mod serving;
+mod shell;
 mod simulate;
 mod simulation;
 mod upstream;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use super::{SimulateOptions, equal, not_negative, positive, print_text, with_progress};
+use super::{SimulateOptions, equal, not_negative, positive, printed, with_progress};
 use crate::cli::Output;
 use crate::cli::progress::ProgressBars;
 use crate::columns;
@@ -225,7 +225,7 @@ pub fn scenarios(options: &SimulateOptions) -> Result<Vec<Scenario>> {
 pub fn carry_out(options: &SimulateOptions, scenarios: &[Scenario]) -> Result<()> {
     let progress = ProgressBars::new();
     if options.scaling.equal_p99 || options.scaling.assumptions {
-        return print_text(&equal::compare(options, scenarios, &progress)?);
+        return printed(equal::compare(options, scenarios, &progress)?.as_bytes());
     }
     let kinds = &options.scaling.scalers.0;
     let work = work(scenarios) * kinds.len() as u64;
@@ -250,7 +250,7 @@ pub fn carry_out(options: &SimulateOptions, scenarios: &[Scenario]) -> Result<()
             serde_json::to_string_pretty(&figures)? + "\n"
         }
     };
-    print_text(&text)
+    printed(text.as_bytes())
 }
 
 pub(super) fn work(scenarios: &[Scenario]) -> u64 {

@@ -135,6 +135,7 @@ const COVERED: &[Document] = &[
             ("cargo bench --bench agent -- --quick", BENCHMARK),
             ("cargo test --profile dist --test it explain::speed -- --ignored", BENCHMARK),
             ("cargo test --profile dist --test it fit:: -- --ignored", BENCHMARK),
+            ("cargo test --profile dist --test it drain:: -- --ignored", BENCHMARK),
         ],
     },
     Document {
@@ -350,6 +351,8 @@ const COVERED: &[Document] = &[
                 "berth explain --what-if",
                 "tests/it/explain/what_if.rs, and tests/it/allocations/advice.rs on a real API server",
             ),
+            ("source <(berth completion bash)", "tests/it/shell.rs, with a real bash"),
+            ("berth man ~/.local/share/man/man1", "tests/it/shell.rs, into another folder"),
             (
                 "kubectl apply -f manifests/example-allocation.yaml",
                 "tests/it/allocations/placed.rs, with a real kubectl and berth on a real API server",
