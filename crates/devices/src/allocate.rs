@@ -19,8 +19,8 @@ use berth_model::{
 
 use crate::capacity::consumption;
 use crate::{
-    AllocatedDevice, Attribute, ClaimAllocation, Counters, DeviceId, DeviceUse, NodeDevices, PoolDevice,
-    PoolState, PoolUse, Reach,
+    AllocatedDevice, Attribute, ClaimAllocation, Counters, DeviceId, DeviceUse, Model, NodeDevices,
+    PoolDevice, PoolState, PoolUse, Reach,
 };
 
 /// Most devices that one claim can have (upstream: `AllocationResultsMaxSize`).
@@ -172,12 +172,14 @@ struct Candidate<'a> {
     device: &'a PoolDevice,
     used: &'a DeviceUse,
     /// Claims of this pod that have it.
-    claims: BTreeSet<usize>,
+    claims: Vec<usize>,
     /// What shares for this pod take of it, and how many there are.
     shares: u32,
     consumed: BTreeMap<Arc<str>, Quantity>,
 }
 
+/// Whether all selectors match a device, or why one of them failed.
+type Match = Result<bool, Arc<str>>;
 /// Amounts of capacity, by name.
 type Amounts = Vec<(Arc<str>, Quantity)>;
 
@@ -247,7 +249,7 @@ impl<'a> Search<'a> {
                     pool: at,
                     device: &pool.pool.devices[position],
                     used: &pool.used[position],
-                    claims: BTreeSet::new(),
+                    claims: Vec::new(),
                     shares: 0,
                     consumed: BTreeMap::new(),
                 });
@@ -302,8 +304,14 @@ impl<'a> Search<'a> {
             }
         }
         let (mut matching, mut unselected, mut failed) = (Vec::new(), 0, None);
+        // Most devices of a node are of one model, and those match alike.
+        let mut last: Option<(&Arc<Model>, Match)> = None;
         for (at, candidate) in self.candidates.iter().enumerate() {
-            match matches(alternative, candidate.device) {
+            let device = candidate.device;
+            let known = last.take_if(|(model, _)| Arc::ptr_eq(model, &device.model));
+            let (model, answer) = known.unwrap_or_else(|| (&device.model, matches(alternative, device)));
+            last = Some((model, answer.clone()));
+            match answer {
                 Ok(true) => matching.push(at),
                 Ok(false) => unselected += 1,
                 Err(error) if alternative.count.is_none() => return Err(Shortage::Selector(error)),
@@ -316,7 +324,9 @@ impl<'a> Search<'a> {
         };
         let wanted = match alternative.count {
             Some(count) => {
-                matching.sort_by_key(|at| self.cost(*at));
+                if !matching.iter().all(|at| self.candidates[*at].is_plain()) {
+                    matching.sort_by_key(|at| self.cost(*at));
+                }
                 count
             }
             None => {
@@ -472,7 +482,7 @@ impl<'a> Search<'a> {
                 *sum = sum.saturating_add(*amount);
             }
         } else {
-            candidate.claims.insert(claim);
+            candidate.claims.push(claim);
         }
         let consumed = multiple.then_some(consumed);
         self.chosen[claim].push(Chosen { request, alternative, candidate: number, consumed });
@@ -493,7 +503,7 @@ impl<'a> Search<'a> {
                     }
                 }
             }
-            None => drop(candidate.claims.remove(&claim)),
+            None => candidate.claims.retain(|other| *other != claim),
         }
         if candidate.uses_counters() {
             change_counters(&mut self.left[candidate.pool], candidate.device, Quantity::saturating_add);
@@ -649,6 +659,11 @@ impl Candidate<'_> {
         })
     }
 
+    /// Returns whether its cost is that of any other such device, apart from its place.
+    fn is_plain(&self) -> bool {
+        self.device.consumes.is_empty() && !self.device.model.traits().multiple
+    }
+
     /// Returns whether one more use of the device consumes counters: all but the first share do not.
     fn uses_counters(&self) -> bool {
         let shared = self.device.model.traits().multiple && self.used.shares + self.shares > 0;
@@ -695,7 +710,7 @@ fn turns(claims: &[Shared<DeviceRequests>]) -> Vec<(usize, usize)> {
 }
 
 /// Returns whether all selectors match, or why one of them failed.
-fn matches(alternative: &DeviceAlternative, device: &PoolDevice) -> Result<bool, Arc<str>> {
+fn matches(alternative: &DeviceAlternative, device: &PoolDevice) -> Match {
     for (at, expression) in alternative.selectors.iter().enumerate() {
         match device.model.matches(expression) {
             Ok(true) => {}
