@@ -4,7 +4,7 @@
 //! twice in that: to a node that is emptied later. So the nodes that were found are tried again, all of them cordoned from the beginning as
 //! in a real drain; what fails then is left out. That second run is the plan.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{DRAIN_API_VERSION, DrainError, DrainPlan, DrainSubject, EmptiedNode, KeptNodes, PlannedMove};
@@ -93,8 +93,10 @@ struct Planner<'a> {
     trial: Trial<'a>,
     /// Name of the scheduler that places moved pods.
     scheduler: Arc<str>,
-    /// By uid: the bound pods of the cluster.
+    /// By uid: the bound pods of the cluster, and those that waited, on the nodes that they got first.
     bound: HashMap<Arc<str>, Pod>,
+    /// Uids of the pods that waited: they go elsewhere from the beginning.
+    waited: HashSet<Arc<str>>,
     /// Pods that were taken off their node, in order.
     moved: Vec<Arc<str>>,
     /// Nodes as they were before they were cordoned.
@@ -112,17 +114,25 @@ struct Leaving {
 impl<'a> Planner<'a> {
     fn begin(world: &'a mut World) -> Self {
         let scheduler = world.scheduler_name();
-        let bound = world.bound().map(|(_, pod)| (pod.uid.clone(), pod.clone())).collect();
+        let mut bound: HashMap<Arc<str>, Pod> =
+            world.bound().map(|(_, pod)| (pod.uid.clone(), pod.clone())).collect();
         let mut trial = Trial::begin(world);
         trial.evicts = false;
-        Planner { trial, scheduler, bound, moved: Vec::new(), cordoned: Vec::new() }
+        let waited = trial.nodes.keys().cloned().collect();
+        for (uid, node) in &trial.nodes {
+            if let Some(pod) = trial.pods.get(uid) {
+                bound.insert(uid.clone(), Pod { node_name: Some(node.clone()), ..pod.clone() });
+            }
+        }
+        Planner { trial, scheduler, bound, waited, moved: Vec::new(), cordoned: Vec::new() }
     }
 
     /// Sorts nodes by the number of their pods that would move. Returns it with them.
     fn by_effort(&self, nodes: Vec<Arc<str>>) -> Vec<(usize, Arc<str>)> {
         let moves = |pod: &&Pod| {
             let kind = pod.peer.owner.as_ref().map(|owner| &*owner.kind);
-            !pod.deleting && !matches!(kind, Some("DaemonSet" | "Node"))
+            let goes = !pod.deleting && !matches!(kind, Some("DaemonSet" | "Node"));
+            goes && !self.waited.contains(&pod.uid)
         };
         let mut counts: HashMap<&Arc<str>, usize> = HashMap::new();
         for node in self.bound.values().filter(moves).filter_map(|pod| pod.node_name.as_ref()) {
@@ -174,6 +184,7 @@ impl<'a> Planner<'a> {
         let mut moves = Vec::new();
         for resident in pods {
             match self.move_away(&resident.pod.uid) {
+                Ok(_) if self.waited.contains(&resident.pod.uid) => {}
                 Ok(to) => {
                     let pod = format!("{}/{}", resident.pod.namespace, resident.pod.name);
                     moves.push(PlannedMove { pod, to: to.to_string() });
@@ -215,7 +226,7 @@ impl<'a> Planner<'a> {
                     return Err(fixed(&Fixed::Gang(gang.name.clone())));
                 }
             }
-            if self.bound.get(uid).is_none_or(|pod| !pod.devices.is_empty() || pod.extended.is_some()) {
+            if self.bound.get(uid).is_some_and(|pod| !pod.devices.is_empty()) {
                 return Err(Obstacle::of(&resident.pod, "pods have devices".to_owned()));
             }
             let identity = &resident.holding.peer.identity;

@@ -81,6 +81,23 @@ fn nodes_are_emptied_in_order_as_long_as_all_their_pods_get_other_nodes() {
 }
 
 #[test]
+fn pods_that_wait_get_their_room_first_and_are_no_moves() {
+    let waiting =
+        |name: &str, cpu: &str| merged(pod(name, requests(json!({"cpu": cpu}))), owned("ReplicaSet"));
+    let cluster = three_nodes().with(placed("x", "a", "1", json!({}))).with(waiting("new", "2"));
+    let plan = plan(&cluster, &[]);
+    // On the third node are the waiting pod and x.
+    assert_eq!(
+        (emptied(&plan).len(), &plan["moves"]),
+        (2, &json!(usize::from(emptied(&plan).contains(&"a"))))
+    );
+    assert!(!plan["nodes"].to_string().contains("default/new"), "{plan}");
+    let many = ["1", "2", "3"].map(|at| waiting(&format!("new-{at}"), "3500m"));
+    let full = many.into_iter().fold(three_nodes(), Cluster::with);
+    assert_eq!(emptied(&self::plan(&full, &[])), [""; 0]);
+}
+
+#[test]
 fn what_keeps_a_node_is_named_and_what_goes_with_it_does_not() {
     let daemon = merged(pod("daemon", json!({"nodeName": "a"})), owned("DaemonSet"));
     let fixed = merged(pod("static", json!({"nodeName": "a"})), owned("Node"));
