@@ -1,4 +1,4 @@
-//! The answers of docs/questions.md, from the commands that stand there.
+//! The answers of docs/questions.md and the README, from the commands that stand there.
 
 use std::process::Command;
 
@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::explain::{Cluster, merged, pod, requests, run};
 
-const PAGE: &str = "docs/questions.md";
+/// Pages, and the number of their answers.
+const PAGES: [(&str, usize); 2] = [("docs/questions.md", 6), ("README.md", 3)];
 
 const WEB: &str = "apiVersion: apps/v1
 kind: Deployment
@@ -44,29 +45,31 @@ fn cluster() -> Cluster {
     pods.into_iter().fold(nodes, Cluster::with)
 }
 
-/// With `UPDATE=1`, the page is written anew.
+/// With `UPDATE=1`, the pages are written anew.
 #[test]
-fn each_answer_on_the_page_is_what_its_command_prints() {
+fn each_answer_on_the_pages_is_what_its_command_prints() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("cluster.json"), cluster().dump()).expect("written");
     std::fs::write(folder.path().join("web.yaml"), WEB).expect("written");
-    let page = std::fs::read_to_string(PAGE).expect("the page");
-    let mut blocks: Vec<String> = page.split("```").map(str::to_owned).collect();
-    let mut answers = 0;
-    for at in (1..blocks.len()).step_by(2) {
-        let Some(command) = blocks[at].strip_prefix("sh\nberth ") else { continue };
-        let options: Vec<&str> = command.split_whitespace().collect();
-        let ran =
-            run(Command::new(env!("CARGO_BIN_EXE_berth")).args(options).current_dir(folder.path()), b"");
-        assert!(ran.code == 0 || ran.code == 3, "{command}: {}", ran.err);
-        assert!(ran.err.is_empty(), "{command}: {}", ran.err);
-        blocks[at + 2] = format!("\n{}", ran.out);
-        answers += 1;
+    for (page, expected) in PAGES {
+        let text = std::fs::read_to_string(page).expect("the page");
+        let mut blocks: Vec<String> = text.split("```").map(str::to_owned).collect();
+        let mut answers = 0;
+        for at in (1..blocks.len()).step_by(2) {
+            let Some(command) = blocks[at].strip_prefix("sh\nberth ") else { continue };
+            let options: Vec<&str> = command.split_whitespace().collect();
+            let mut berth = Command::new(env!("CARGO_BIN_EXE_berth"));
+            let ran = run(berth.args(options).current_dir(folder.path()), b"");
+            assert!(ran.code == 0 || ran.code == 3, "{command}: {}", ran.err);
+            assert!(ran.err.is_empty(), "{command}: {}", ran.err);
+            blocks[at + 2] = format!("\n{}", ran.out);
+            answers += 1;
+        }
+        assert_eq!(answers, expected, "{page}");
+        let written = blocks.join("```");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(page, &written).expect("written");
+        }
+        assert_eq!(text, written, "run it with UPDATE=1, and read what changed");
     }
-    assert_eq!(answers, 6);
-    let written = blocks.join("```");
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(PAGE, &written).expect("written");
-    }
-    assert_eq!(page, written, "run it with UPDATE=1, and read what changed");
 }

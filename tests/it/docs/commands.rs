@@ -44,6 +44,9 @@ const COVERED: &[Document] = &[
             (INSTALL, RELEASE),
             ("kubectl apply -f manifests/example-deployment.yaml", "tests/it/chart.rs applies it"),
             ("kubectl get pods -o wide", KUBECTL),
+            ("berth explain shop/search-0 -f cluster.json", QUESTION),
+            ("berth fit web.yaml --max 40 -f cluster.json", QUESTION),
+            ("berth drain --plan -f cluster.json", QUESTION),
         ],
     },
     Document {
