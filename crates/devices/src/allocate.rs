@@ -175,7 +175,7 @@ struct Candidate<'a> {
     claims: Vec<usize>,
     /// What shares for this pod take of it, and how many there are.
     shares: u32,
-    consumed: BTreeMap<Arc<str>, Quantity>,
+    consumed: Amounts,
 }
 
 /// Whether all selectors match a device, or why one of them failed.
@@ -244,14 +244,16 @@ impl<'a> Search<'a> {
         let mut candidates = Vec::new();
         for (at, pool) in pools.iter().enumerate().filter(|(_, pool)| pool.pool.state == PoolState::Complete)
         {
-            for position in pool.pool.reached(node, labels) {
+            let reached = pool.pool.reached(node, labels);
+            candidates.reserve(reached.len());
+            for position in reached.iter() {
                 candidates.push(Candidate {
                     pool: at,
-                    device: &pool.pool.devices[position],
-                    used: &pool.used[position],
+                    device: &pool.pool.devices[*position],
+                    used: &pool.used[*position],
                     claims: Vec::new(),
                     shares: 0,
-                    consumed: BTreeMap::new(),
+                    consumed: Vec::new(),
                 });
             }
         }
@@ -478,8 +480,10 @@ impl<'a> Search<'a> {
         if multiple {
             candidate.shares += 1;
             for (name, amount) in &consumed {
-                let sum = candidate.consumed.entry(name.clone()).or_default();
-                *sum = sum.saturating_add(*amount);
+                match candidate.consumed.iter_mut().find(|(known, _)| known == name) {
+                    Some((_, sum)) => *sum = sum.saturating_add(*amount),
+                    None => candidate.consumed.push((name.clone(), *amount)),
+                }
             }
         } else {
             candidate.claims.push(claim);
@@ -498,7 +502,7 @@ impl<'a> Search<'a> {
             Some(consumed) => {
                 candidate.shares -= 1;
                 for (name, amount) in consumed {
-                    if let Some(sum) = candidate.consumed.get_mut(&name) {
+                    if let Some((_, sum)) = candidate.consumed.iter_mut().find(|(known, _)| *known == name) {
                         *sum = sum.saturating_sub(amount);
                     }
                 }
@@ -653,8 +657,10 @@ impl Candidate<'_> {
     fn has_room(&self, taken: &[(Arc<str>, Quantity)]) -> bool {
         let capacity = &self.device.model.traits().capacity;
         taken.iter().all(|(name, amount)| {
-            let of = |sums: &BTreeMap<Arc<str>, Quantity>| sums.get(name).copied().unwrap_or_default();
-            let sum = of(&self.used.consumed).saturating_add(of(&self.consumed)).saturating_add(*amount);
+            let before = self.used.consumed.get(name).copied().unwrap_or_default();
+            let here = self.consumed.iter().find(|(known, _)| known == name);
+            let here = here.map_or(Quantity::default(), |(_, sum)| *sum);
+            let sum = before.saturating_add(here).saturating_add(*amount);
             capacity.get(name).is_some_and(|capacity| sum <= capacity.value)
         })
     }

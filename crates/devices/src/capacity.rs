@@ -13,6 +13,9 @@ pub(crate) fn consumption(
     requested: &[(Arc<str>, Quantity)],
     capacity: &BTreeMap<Arc<str>, DeviceCapacity>,
 ) -> Option<Vec<(Arc<str>, Quantity)>> {
+    if requested.is_empty() && capacity.is_empty() {
+        return Some(Vec::new());
+    }
     if requested.iter().any(|(name, _)| !capacity.contains_key(name)) {
         return None;
     }

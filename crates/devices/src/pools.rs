@@ -3,6 +3,7 @@
 //! A pool is read from all slices of its newest generation. Its use is the sum over the allocations of claims, and is
 //! computed anew whenever one of them changes: nothing is added up that could drift.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -212,12 +213,15 @@ impl DevicePool {
     }
 
     /// Returns the positions of the devices that a node reaches, in order.
-    pub fn reached(&self, node: &str, labels: &Labels) -> Vec<usize> {
-        let own = self.of_node.get(node).into_iter().flatten();
+    pub fn reached(&self, node: &str, labels: &Labels) -> Cow<'_, [usize]> {
+        let own = self.of_node.get(node).map_or(&[][..], Vec::as_slice);
+        if self.elsewhere.is_empty() {
+            return own.into();
+        }
         let elsewhere = self.elsewhere.iter().filter(|at| self.devices[**at].reach.covers(node, labels));
-        let mut reached: Vec<_> = own.chain(elsewhere).copied().collect();
+        let mut reached: Vec<_> = own.iter().chain(elsewhere).copied().collect();
         reached.sort_unstable();
-        reached
+        reached.into()
     }
 }
 
