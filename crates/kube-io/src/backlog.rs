@@ -32,9 +32,18 @@ pub struct Event {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodEventKind {
-    Scheduled { node: Arc<str> },
-    FailedScheduling { message: Arc<str> },
-    Preempted { by: PodRef, node: Arc<str> },
+    Scheduled {
+        node: Arc<str>,
+    },
+    FailedScheduling {
+        message: Arc<str>,
+    },
+    /// `group`: uid of the PodGroup of the preemptor.
+    Preempted {
+        by: PodRef,
+        group: Option<Arc<str>>,
+        node: Arc<str>,
+    },
 }
 
 /// One request to send.
@@ -152,8 +161,8 @@ impl Backlog {
                 self.withdraw(&pod.uid);
                 self.put_event(pod, PodEventKind::Scheduled { node }, now);
             }
-            PodReport::Preempted { pod, preemptor: by, node } => {
-                self.put_event(pod, PodEventKind::Preempted { by, node }, now);
+            PodReport::Preempted { pod, preemptor: by, group, node } => {
+                self.put_event(pod, PodEventKind::Preempted { by, group, node }, now);
             }
             PodReport::Failed { pod, reason, message, generation, event } => {
                 if event {

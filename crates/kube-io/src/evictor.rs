@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn eviction() -> Eviction {
-        Eviction { victim: pod("v"), preemptor: pod("p"), node: "n".into(), generation: 3 }
+        Eviction { victim: pod("v"), preemptor: pod("p"), group: None, node: "n".into(), generation: 3 }
     }
 
     /// Evicts a pod at an API server that gives these answers. Returns the requests and the result.

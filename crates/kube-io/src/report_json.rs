@@ -133,8 +133,12 @@ impl<'a> EventBody<'a> {
             PodEventKind::FailedScheduling { message } => {
                 ("Warning", "FailedScheduling", "Scheduling", note_of(message))
             }
-            PodEventKind::Preempted { by, node } => {
-                ("Normal", "Preempted", "Preempting", format!("Preempted by pod {} on node {node}", by.uid))
+            PodEventKind::Preempted { by, group, node } => {
+                let who = match group {
+                    Some(group) => format!("podgroup {group}"),
+                    None => format!("pod {}", by.uid),
+                };
+                ("Normal", "Preempted", "Preempting", format!("Preempted by {who} on node {node}"))
             }
         };
         let related = match &event.what {
@@ -276,6 +280,13 @@ mod tests {
             (failed.event_type, failed.reason, failed.action, failed.note.as_str()),
             ("Warning", "FailedScheduling", "Scheduling", "no nodes available to schedule pods")
         );
+        let preempted = |group: Option<&str>| {
+            let by = PodRef { uid: "u2".into(), ..pod() };
+            let what = PodEventKind::Preempted { by, group: group.map(Into::into), node: "n1".into() };
+            EventBody::new(&Event { pod: pod(), what, at: time() }, "host-1").note
+        };
+        assert_eq!(preempted(None), "Preempted by pod u2 on node n1");
+        assert_eq!(preempted(Some("g1")), "Preempted by podgroup g1 on node n1");
     }
 
     #[test]

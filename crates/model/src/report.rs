@@ -18,7 +18,8 @@ pub enum PodReport {
     /// Event `Scheduled`; the API server sets the condition itself on binding.
     Scheduled { pod: PodRef, node: Arc<str> },
     /// Event `Preempted`: the pod is evicted from the node for a pod with higher priority.
-    Preempted { pod: PodRef, preemptor: PodRef, node: Arc<str> },
+    /// `group`: uid of the PodGroup of the preemptor.
+    Preempted { pod: PodRef, preemptor: PodRef, group: Option<Arc<str>>, node: Arc<str> },
     /// Event `FailedScheduling` and condition `PodScheduled=False`.
     Failed {
         pod: PodRef,

@@ -112,9 +112,9 @@ async fn carry_out(
     match order {
         Order::Evict(eviction, term) => {
             let ended = evictor.evict(&eviction, || leads(term)).await;
-            let Eviction { victim, preemptor, node, .. } = eviction.clone();
+            let Eviction { victim, preemptor, group, node, .. } = eviction.clone();
             match &ended {
-                Ok(true) => reporter.report(PodReport::Preempted { pod: victim, preemptor, node }),
+                Ok(true) => reporter.report(PodReport::Preempted { pod: victim, preemptor, group, node }),
                 Ok(false) => {}
                 Err(error) => tracing::warn!(
                     namespace = %victim.namespace, pod = %victim.name, %node, error,
@@ -170,6 +170,7 @@ mod tests {
             let eviction = Eviction {
                 victim: pod(&at.to_string()),
                 preemptor: pod("p"),
+                group: None,
                 node: "n".into(),
                 generation: 1,
             };

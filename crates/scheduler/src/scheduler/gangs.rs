@@ -186,6 +186,12 @@ impl Gangs {
         self.allocations.find(pod)
     }
 
+    /// Returns the uid of this gang's object, if it is a PodGroup of Kubernetes.
+    pub(super) fn pod_group(&self, name: &AllocationName) -> Option<Arc<str>> {
+        let group = self.allocations.get(name).filter(|_| name.kind == AllocationKind::PodGroup);
+        group.map(|group| group.uid.clone())
+    }
+
     fn gang(&mut self, name: &AllocationName) -> &mut Gang {
         let by_key = &mut self.by_key;
         self.all.entry(name.clone()).or_insert_with(|| {

@@ -43,6 +43,8 @@ use nominations::Nominations;
 pub struct Eviction {
     pub victim: PodRef,
     pub preemptor: PodRef,
+    /// Uid of the PodGroup of the preemptor, if it is a member of one.
+    pub group: Option<Arc<str>>,
     pub node: Arc<str>,
     /// Generation of the victim.
     pub generation: i64,

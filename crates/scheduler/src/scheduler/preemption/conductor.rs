@@ -63,14 +63,21 @@ impl Scheduler {
 
     /// Nominates the pod for the node and evicts its victims. `lent`: quotas that lose what they had borrowed.
     fn nominate(&mut self, uid: &Arc<str>, node: &Arc<str>, victims: &[Arc<Occupant>], lent: &[Arc<str>]) {
-        let Some(preemptor) = self.cluster.waiting.get(uid).map(|waiting| waiting.pod.clone()) else {
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
             return;
         };
+        let preemptor = waiting.pod.clone();
+        let group = waiting.gang.as_ref().and_then(|gang| self.gangs.pod_group(&gang.name));
         // Reclaimed resources are reserved against pods of any priority, or the borrowers would take them again.
         self.keep_nominated(uid, node, !lent.is_empty());
         for pod in self.preemption.nominations.evict(uid, victims) {
-            let (victim, preemptor) = (pod.pod.clone(), preemptor.clone());
-            let eviction = Eviction { victim, preemptor, node: node.clone(), generation: pod.generation };
+            let eviction = Eviction {
+                victim: pod.pod.clone(),
+                preemptor: preemptor.clone(),
+                group: group.clone(),
+                node: node.clone(),
+                generation: pod.generation,
+            };
             self.actions.push(Action::Evict(Box::new(eviction)));
             if let Some(quota) = pod.holding.quota.as_ref().filter(|quota| lent.contains(quota)) {
                 self.quotas.reclaimed(quota);

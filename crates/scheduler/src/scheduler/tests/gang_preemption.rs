@@ -3,7 +3,7 @@
 use super::gangs::{allocation, evicted, in_zone, member, within};
 use super::*;
 use crate::agent::Rng;
-use crate::gang::{Allocation, GangTopologyMode, Phase};
+use crate::gang::{Allocation, AllocationKind, AllocationName, GangTopologyMode, Phase};
 use crate::objects::ObjectKind;
 
 /// Returns a bench with nodes of 1000 milli-CPU, preemption, and a gang `g` with this minimum.
@@ -70,6 +70,21 @@ fn a_gang_evicts_what_all_its_members_need_at_once_and_is_placed_when_the_last_v
     bench.run_until(3 * S);
     assert_eq!(bench.status("g").phase, Phase::Scheduled);
     assert_eq!(bench.evictions.len(), 2);
+}
+
+#[test]
+fn evictions_for_members_of_a_podgroup_name_it_and_those_for_an_allocation_do_not() {
+    for (kind, expected) in [(AllocationKind::PodGroup, Some("uid-g")), (AllocationKind::Allocation, None)] {
+        let mut bench = Bench::new(1, &["a"]);
+        bench.scheduler.cluster.config.preemption = true;
+        let name = AllocationName { kind, ..allocation("g", 1).name };
+        bench.allocate(Allocation { name, ..allocation("g", 1) });
+        bench.apply(low("a", "x", 1000, 0));
+        bench.join_important(1, 1000);
+        bench.run_until(S);
+        assert_eq!(evicted(&bench), ["x"]);
+        assert_eq!(bench.evictions[0].group.as_deref(), expected);
+    }
 }
 
 #[test]
