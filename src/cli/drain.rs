@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::failure::Failure;
-use super::output::{Output, width, written};
+use super::output::{Output, answered, width};
 use super::reading::{Also, ReadOptions, settings};
 use crate::drain::{DrainPlan, DrainSubject, plan, show};
 
@@ -57,13 +57,11 @@ fn label(text: &str) -> Result<(String, String), String> {
 /// Exit codes: 0 all named nodes can be emptied or none is named, 1 the API server or a file failed, 2 invalid input or options, 3 not all
 /// named nodes can be emptied.
 pub fn drain(options: &DrainOptions) -> ExitCode {
-    let (error, code) = match answer(options) {
-        Ok(plan) if options.nodes.is_empty() || plan.kept.is_empty() => return ExitCode::SUCCESS,
-        Ok(_) => return ExitCode::from(NOT_ALL),
-        Err(failure) => failure.with_code(),
-    };
-    eprintln!("berth: {error:#}");
-    ExitCode::from(code)
+    match answer(options) {
+        Ok(plan) if options.nodes.is_empty() || plan.kept.is_empty() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(NOT_ALL),
+        Err(failure) => failure.exit(),
+    }
 }
 
 fn answer(options: &DrainOptions) -> Result<DrainPlan, Failure> {
@@ -77,9 +75,6 @@ fn answer(options: &DrainOptions) -> Result<DrainPlan, Failure> {
     };
     let plan =
         plan(&mut dump.into_world(settings), &subject).map_err(|error| Failure::Input(error.into()))?;
-    written(|out| match options.output {
-        Output::Table => show::table(&plan, width(), out),
-        Output::Json => show::json(&plan, out),
-    })?;
+    answered(options.output, &plan, |out| show::table(&plan, width(), out))?;
     Ok(plan)
 }

@@ -1,7 +1,6 @@
 //! `berth explain`: the reasons why pods wait, from a cluster or a dump of one.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,10 +8,9 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
-use serde::Serialize;
 
 use super::failure::Failure;
-use super::output::{Output, width, written};
+use super::output::{Output, answered, width, written};
 use super::reading::{Also, ReadOptions, runtime, settings};
 use crate::explain::show::{self, Style};
 use crate::explain::{
@@ -93,13 +91,11 @@ pub fn pod_name(text: &str) -> Result<PodName, String> {
 /// Exit codes: 0 complete answer, 1 the API server or a file failed, 2 the input or the options are invalid.
 /// If single objects of the input cannot be read, the answer is given without them, and the code is 2.
 pub fn explain(options: ExplainOptions) -> ExitCode {
-    let (error, code) = match answer(&options) {
-        Ok(true) => return ExitCode::SUCCESS,
-        Ok(false) => return ExitCode::from(2),
-        Err(failure) => failure.with_code(),
-    };
-    eprintln!("berth: {error:#}");
-    ExitCode::from(code)
+    match answer(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(2),
+        Err(failure) => failure.exit(),
+    }
 }
 
 /// Prints the answer; returns whether everything could be read.
@@ -149,22 +145,6 @@ fn answer(options: &ExplainOptions) -> Result<bool, Failure> {
     Ok(complete)
 }
 
-/// Writes the reasons of an object, which are complete: as JSON, or with `table`.
-fn written_reasons(
-    options: &ExplainOptions,
-    reasons: &impl Serialize,
-    table: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>,
-) -> Result<bool, Failure> {
-    written(|out| match options.output {
-        Output::Table => table(out),
-        Output::Json => {
-            serde_json::to_writer_pretty(&mut *out, reasons)?;
-            writeln!(out)
-        }
-    })?;
-    Ok(true)
-}
-
 /// Refuses a dump for an object that is explained from the API server only.
 fn needs_api_server(options: &ExplainOptions, what: &str) -> Result<(), Failure> {
     match options.read.filename {
@@ -201,7 +181,8 @@ fn explain_vpa(options: &ExplainOptions, name: &str) -> Result<bool, Failure> {
     };
     let now = UnixNanos::try_from(Timestamp::now().as_nanosecond()).unwrap_or(UnixNanos::MAX);
     let reasons = vpa::reasons(&vpa, &checkpoints, &config.recommender.settings(), now);
-    written_reasons(options, &reasons, |out| vpa::show(&reasons, out))
+    answered(options.output, &reasons, |out| vpa::show(&reasons, out))?;
+    Ok(true)
 }
 
 /// Prints what a ServiceScaler does, and would have done in the last day.
@@ -233,7 +214,8 @@ fn explain_service(options: &ExplainOptions, name: &str) -> Result<bool, Failure
             "there is no ServiceScaler {name} in namespace {namespace}: name its namespace with --namespace"
         )));
     };
-    written_reasons(options, &reasons, |out| servicescaler::show(&reasons, width(), out))
+    answered(options.output, &reasons, |out| servicescaler::show(&reasons, width(), out))?;
+    Ok(true)
 }
 
 /// Returns the highest requests of the pods of a service, by container.

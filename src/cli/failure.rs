@@ -1,5 +1,7 @@
 //! Failure of a command, with its exit code.
 
+use std::process::ExitCode;
+
 /// Failure of a command.
 pub enum Failure {
     /// Invalid input: exit code 2, as for invalid options.
@@ -15,6 +17,13 @@ impl From<anyhow::Error> for Failure {
 }
 
 impl Failure {
+    /// Says on standard error what failed. Returns the exit code.
+    pub fn exit(self) -> ExitCode {
+        let (error, code) = self.with_code();
+        eprintln!("berth: {error:#}");
+        ExitCode::from(code)
+    }
+
     /// Returns the error and the exit code.
     pub fn with_code(self) -> (anyhow::Error, u8) {
         match self {

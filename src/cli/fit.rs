@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use clap::Args;
 
 use super::failure::Failure;
-use super::output::{Output, width, written};
+use super::output::{Output, answered, width};
 use super::reading::{Also, ReadOptions, read, settings};
 use crate::fit::{FitReport, Manifests, show, try_out};
 
@@ -47,13 +47,11 @@ pub struct FitOptions {
 
 /// Exit codes: 0 all pods fit, 1 the API server or a file failed, 2 the input or the options are invalid, 3 not all pods fit.
 pub fn fit(options: &FitOptions) -> ExitCode {
-    let (error, code) = match answer(options) {
-        Ok(report) if report.fits => return ExitCode::SUCCESS,
-        Ok(_) => return ExitCode::from(DOES_NOT_FIT),
-        Err(failure) => failure.with_code(),
-    };
-    eprintln!("berth: {error:#}");
-    ExitCode::from(code)
+    match answer(options) {
+        Ok(report) if report.fits => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(DOES_NOT_FIT),
+        Err(failure) => failure.exit(),
+    }
 }
 
 fn answer(options: &FitOptions) -> Result<FitReport, Failure> {
@@ -77,9 +75,6 @@ fn answer(options: &FitOptions) -> Result<FitReport, Failure> {
     }
     let mut world = dump.into_world(settings);
     let report = try_out(&mut world, &manifests, options.max.into()).map_err(|why| input(anyhow!(why)))?;
-    written(|out| match options.output {
-        Output::Table => show::table(&report, width(), out),
-        Output::Json => show::json(&report, out),
-    })?;
+    answered(options.output, &report, |out| show::table(&report, width(), out))?;
     Ok(report)
 }

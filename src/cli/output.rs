@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, Write};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use serde::Serialize;
 
 /// Format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -24,6 +25,24 @@ pub fn written(write: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written.context("cannot write to standard output"),
     }
+}
+
+/// Writes an answer: as JSON, one object, or with `table`.
+///
+/// # Errors
+/// As [`written`].
+pub fn answered(
+    format: Output,
+    answer: &impl Serialize,
+    table: impl FnOnce(&mut BufWriter<io::StdoutLock>) -> io::Result<()>,
+) -> Result<()> {
+    written(|out| match format {
+        Output::Table => table(out),
+        Output::Json => {
+            serde_json::to_writer_pretty(&mut *out, answer)?;
+            writeln!(out)
+        }
+    })
 }
 
 /// Writes these bytes to standard output.

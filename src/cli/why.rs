@@ -12,12 +12,12 @@ use reqwest::{Certificate, Client, StatusCode, Url};
 use super::cluster::cluster_config;
 use super::explain::{PodName, pod_name};
 use super::failure::Failure;
-use super::output::{Output, width, written};
+use super::output::{Output, answered, width};
 use super::reading::runtime;
 use crate::why;
 use berth_scheduler::decisions::{ANNOTATION, DecisionReport, WHY_API_VERSION};
 
-const EXIT_CODES: &str = "Exit codes: 0 told; 1 the API server or the process could not be asked, or a file not read; 2 the options are \
+const EXIT_CODES: &str = "Exit codes: 0 complete answer; 1 the API server or the process could not be asked, or a file not read; 2 the options are \
                           invalid, or nothing is known of the pod's placement.";
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -53,14 +53,12 @@ pub struct WhyOptions {
     pub output: Output,
 }
 
-/// Exit codes: 0 told, 1 the API server or the process could not be asked or a file not read, 2 invalid options or nothing known.
+/// Exit codes: 0 complete answer, 1 the API server or the process could not be asked or a file not read, 2 invalid options or nothing known.
 pub fn why(options: &WhyOptions) -> ExitCode {
-    let (error, code) = match answer(options) {
-        Ok(()) => return ExitCode::SUCCESS,
-        Err(failure) => failure.with_code(),
-    };
-    eprintln!("berth: {error:#}");
-    ExitCode::from(code)
+    match answer(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.exit(),
+    }
 }
 
 fn answer(options: &WhyOptions) -> Result<(), Failure> {
@@ -70,10 +68,7 @@ fn answer(options: &WhyOptions) -> Result<(), Failure> {
             None => annotated(options).await,
         }
     })?;
-    written(|out| match options.output {
-        Output::Table => why::table(&report, width(), out),
-        Output::Json => why::json(&report, out),
-    })?;
+    answered(options.output, &report, |out| why::table(&report, width(), out))?;
     Ok(())
 }
 

@@ -146,7 +146,8 @@ impl<'a> Planner<'a> {
 
     /// Empties the nodes anew, all of them cordoned before the first one. Those that fail are kept.
     fn proved(&mut self, mut nodes: Vec<Arc<str>>, kept: &mut Vec<(Arc<str>, Obstacle)>) -> Vec<EmptiedNode> {
-        for run in 1.. {
+        let mut runs = 0;
+        loop {
             self.start_over();
             nodes.iter().for_each(|node| self.cordon(node));
             let mut emptied = Vec::new();
@@ -165,7 +166,8 @@ impl<'a> Planner<'a> {
             };
             let failed = nodes.remove(emptied.len());
             kept.push((failed, why));
-            if run == RUNS_MAX {
+            runs += 1;
+            if runs == RUNS_MAX {
                 let rest = nodes.split_off(emptied.len());
                 let left = "its turn came after too many nodes that could not be emptied together";
                 kept.extend(rest.into_iter().map(|node| (node, Obstacle::limit(left))));
@@ -173,7 +175,6 @@ impl<'a> Planner<'a> {
                 return emptied;
             }
         }
-        Vec::new()
     }
 
     /// Moves all pods off a node, or none if one of them gets no other node.

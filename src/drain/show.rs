@@ -1,9 +1,9 @@
-//! Output of a plan as a table and as JSON.
+//! Output of a plan as a table.
 
 use std::io::{self, Write};
 
 use super::{DrainPlan, EmptiedNode, KeptNodes};
-use crate::explain::show::{some, wrapped};
+use crate::explain::show::{counted, some, wrapped};
 
 /// Nodes named with one reason.
 const SHOWN_NODES: usize = 3;
@@ -46,17 +46,4 @@ fn reason(kept: &KeptNodes, width: usize, out: &mut impl Write) -> io::Result<()
     let nodes = some(&kept.nodes, SHOWN_NODES, false);
     let pod = if kept.pod.is_empty() { String::new() } else { format!(" (such as {})", kept.pod) };
     wrapped(out, "", &format!("not {nodes}: {}{pod}", kept.reason), width)
-}
-
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-}
-
-/// Writes the plan as one object.
-///
-/// # Errors
-/// Writing to `out` fails.
-pub fn json(plan: &DrainPlan, out: &mut impl Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, plan)?;
-    writeln!(out)
 }

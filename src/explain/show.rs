@@ -45,10 +45,7 @@ fn block(group: &AnswerGroup, style: Style, out: &mut impl Write) -> io::Result<
     let pods: Vec<_> = group.pods.iter().map(name).collect();
     wrapped(out, "", &some(&pods, SHOWN_PODS, style.all_nodes), width)?;
     let pod = &group.pods[0];
-    let waiting = match group.waiting {
-        1 => "1 waiting pod".to_owned(),
-        pods => format!("{pods} waiting pods"),
-    };
+    let waiting = counted(group.waiting, "waiting pod");
     wrapped(
         out,
         "  ",
@@ -177,6 +174,11 @@ fn remedies(remedies: &[Remedy], width: usize, out: &mut impl Write) -> io::Resu
         wrapped(out, "    - ", &format!("{} (then it fits {nodes})", changes.join("; ")), width)?;
     }
     Ok(())
+}
+
+/// Formats as `1 pod`, or `2 pods`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// Formats as `a, b`, or `a, b and 15 more`.

@@ -1,10 +1,10 @@
-//! Output of the answer as a table and as JSON.
+//! Output of the answer as a table.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::{FitReport, Unplaced, WorkloadFit};
-use crate::explain::show::{some, wrapped};
+use crate::explain::show::{counted, some, wrapped};
 
 /// Nodes listed for one workload.
 const SHOWN_NODES: usize = 10;
@@ -21,7 +21,7 @@ pub fn table(report: &FitReport, width: usize, out: &mut impl Write) -> io::Resu
     if waiting.placed + waiting.unplaced > 0 {
         let text = format!(
             "{} that wait already come first: {} get a node, {} do not",
-            pods(waiting.placed + waiting.unplaced),
+            counted(waiting.placed + waiting.unplaced, "pod"),
             waiting.placed,
             waiting.unplaced
         );
@@ -33,7 +33,7 @@ pub fn table(report: &FitReport, width: usize, out: &mut impl Write) -> io::Resu
 fn block(fit: &WorkloadFit, width: usize, out: &mut impl Write) -> io::Result<()> {
     let WorkloadFit { kind, namespace, name, .. } = fit;
     let verb = if fit.fit == 1 { "fits" } else { "fit" };
-    writeln!(out, "{kind} {namespace}/{name}: {} of {} {verb}", fit.fit, pods(fit.pods))?;
+    writeln!(out, "{kind} {namespace}/{name}: {} of {} {verb}", fit.fit, counted(fit.pods, "pod"))?;
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     fit.placements.iter().for_each(|placement| *nodes.entry(&placement.node).or_default() += 1);
     if !nodes.is_empty() {
@@ -74,17 +74,4 @@ fn reason(unplaced: &Unplaced, width: usize, out: &mut impl Write) -> io::Result
         wrapped(out, "    - ", &format!("{} (then it fits {nodes})", help.changes.join("; ")), width)?;
     }
     Ok(())
-}
-
-fn pods(count: usize) -> String {
-    if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
-}
-
-/// Writes the report as one object.
-///
-/// # Errors
-/// Writing to `out` fails.
-pub fn json(report: &FitReport, out: &mut impl Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, report)?;
-    writeln!(out)
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::columns;
-use crate::explain::show::wrapped;
+use crate::explain::show::{counted, wrapped};
 use berth_scheduler::decisions::{CandidateReport, DecisionReport, HintReport, StageReport};
 
 /// Writes the reasons for people.
@@ -56,12 +56,12 @@ fn decided(report: &DecisionReport) -> Option<String> {
         return Some("no other node was valid".to_owned());
     };
     let Some(preference) = &report.decided_by else {
-        return Some(format!("as good as {}: the lot decided", other.node));
+        return Some(format!("tied with {}; ties are broken at random", other.node));
     };
     let at = HEADS.iter().position(|(name, _)| name == preference)?;
     let (ours, theirs) = (&scores(chosen)[at], &scores(other)[at]);
     // Of a few among which an agent chooses, it may be another one.
-    let than = if report.candidates.first() == Some(chosen) { "better" } else { "worse, and chosen by lot" };
+    let than = if report.candidates.first() == Some(chosen) { "better" } else { "chosen at random, worse" };
     Some(format!("{than} than {} by {preference}: {} is {ours}, not {theirs}", other.node, HEADS[at].1))
 }
 
@@ -117,10 +117,7 @@ fn candidates(report: &DecisionReport, width: usize, out: &mut impl Write) -> io
 }
 
 fn stages(stages: &StageReport) -> String {
-    let attempts = match stages.attempts {
-        1 => "1 attempt".to_owned(),
-        attempts => format!("{attempts} attempts"),
-    };
+    let attempts = counted(stages.attempts as usize, "attempt");
     let mut text = format!("chosen {} ms after it came, in {attempts}", stages.waited_ms);
     if let Some(agent) = stages.agent {
         text += &format!(", by agent {agent}");
@@ -129,19 +126,10 @@ fn stages(stages: &StageReport) -> String {
         text += &format!(" in {} us (list: {})", stages.choice_us, list.name());
     }
     if stages.conflicts > 0 {
-        text += &format!(" after {} conflicts", stages.conflicts);
+        text += &format!(" after {}", counted(stages.conflicts.into(), "conflict"));
     }
     if let Some(bind_ms) = stages.bind_ms {
         text += &format!("; bound {bind_ms} ms later");
     }
     text
-}
-
-/// Writes the report as one object.
-///
-/// # Errors
-/// Writing to `out` fails.
-pub fn json(report: &DecisionReport, out: &mut impl Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, report)?;
-    writeln!(out)
 }
