@@ -44,9 +44,9 @@ const COVERED: &[Document] = &[
             (INSTALL, RELEASE),
             ("kubectl apply -f manifests/example-deployment.yaml", "tests/it/chart.rs applies it"),
             ("kubectl get pods -o wide", KUBECTL),
-            ("berth explain shop/search-0 -f cluster.json", QUESTION),
-            ("berth fit web.yaml --max 40 -f cluster.json", QUESTION),
-            ("berth drain --plan -f cluster.json", QUESTION),
+            ("berth explain shop/search-0 -f docs/tour/cluster.json", QUESTION),
+            ("berth fit docs/tour/web.yaml --max 40 -f docs/tour/cluster.json", QUESTION),
+            ("berth drain --plan -f docs/tour/cluster.json", QUESTION),
         ],
     },
     Document {
@@ -211,12 +211,12 @@ const COVERED: &[Document] = &[
     Document {
         path: "docs/questions.md",
         commands: &[
-            ("berth explain shop/search-0 -f cluster.json", QUESTION),
-            ("berth explain -f cluster.json", QUESTION),
-            ("berth explain shop/search-0 --what-if -f cluster.json", QUESTION),
-            ("berth fit web.yaml --max 40 -f cluster.json", QUESTION),
-            ("berth drain --plan -f cluster.json", QUESTION),
-            ("berth drain --plan b -f cluster.json", QUESTION),
+            ("berth explain shop/search-0 -f docs/tour/cluster.json", QUESTION),
+            ("berth explain -f docs/tour/cluster.json", QUESTION),
+            ("berth explain shop/search-0 --what-if -f docs/tour/cluster.json", QUESTION),
+            ("berth fit docs/tour/web.yaml --max 40 -f docs/tour/cluster.json", QUESTION),
+            ("berth drain --plan -f docs/tour/cluster.json", QUESTION),
+            ("berth drain --plan b -f docs/tour/cluster.json", QUESTION),
         ],
     },
     Document {
