@@ -91,6 +91,16 @@ mod tests {
     }
 
     #[test]
+    fn devices_may_provide_extended_resources_and_nothing_of_kubernetes_but_those_of_device_classes() {
+        for name in ["nvidia.com/gpu", "deviceclass.resource.kubernetes.io/gpu"] {
+            assert!(is_extended_resource(name), "{name}");
+        }
+        for name in ["cpu", "memory", "hugepages-2Mi", "attachable-volumes-aws-ebs", "kubernetes.io/batch"] {
+            assert!(!is_extended_resource(name), "{name}");
+        }
+    }
+
+    #[test]
     fn dns_labels_are_lower_case_letters_digits_and_hyphens_within() {
         for name in ["a", "a-b", "9", "kube-system"] {
             assert!(is_dns_label(name) && is_dns_label_of_any_length(name), "{name}");

@@ -383,7 +383,9 @@ mod tests {
     #[test]
     fn equal_specs_are_one_class_and_equal_parts_one_trait() {
         let mut classifier = Classifier::default();
+        assert!(classifier.is_empty());
         let a = classify(&mut classifier, &with_images(&["a"]));
+        assert!(!classifier.is_empty());
         let again = classify(&mut classifier, &with_images(&["a"]));
         let b = classify(&mut classifier, &with_images(&["b"]));
         assert_eq!(a.id, again.id);

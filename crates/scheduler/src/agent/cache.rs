@@ -689,6 +689,8 @@ mod tests {
         let (a, b) = (class(&mut classifier, "a", "1"), class(&mut classifier, "b", "1"));
         parts(&mut cache, &a, &view, 0);
         parts(&mut cache, &b, &view, 50);
+        cache.expire(Duration::from_secs(60), &mut Domains::default());
+        assert!(cache.peek(a.id).is_some(), "not for longer than that");
         cache.expire(Duration::from_secs(70), &mut Domains::default());
         assert!(cache.peek(a.id).is_none() && cache.peek(b.id).is_some());
         cache.expire(Duration::from_secs(200), &mut Domains::default());

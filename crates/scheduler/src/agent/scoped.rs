@@ -528,3 +528,49 @@ impl Scoped {
 /// Cost of a matching pod, by soft constraint.
 #[derive(Debug)]
 pub struct Weights(Vec<f64>);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::class::Classifier;
+    use crate::inventory::Ledger;
+    use berth_model::{Identity, Node, PodSelector, PodSpec, Spread, SpreadConstraint};
+
+    /// Returns the number of coarse topologies for a class that is spread over two labels with so many values.
+    fn coarse(values: [usize; 2]) -> usize {
+        let mut ledger = Ledger::default();
+        for at in 0..600 {
+            let name: Arc<str> = format!("n{at}").into();
+            let (rack, row) = (format!("rack-{}", at % values[0]), format!("row-{}", at % values[1]));
+            let labels = [("rack", rack.as_str()), ("row", row.as_str())].into_iter().collect();
+            ledger.apply_node(Node { name, labels, ..Node::default() });
+        }
+        let mut view = View::default();
+        view.catch_up(ledger.inventory());
+        let constraint = |key: &str| SpreadConstraint {
+            topology_key: key.into(),
+            max_skew: 1,
+            min_domains: 1,
+            hard: true,
+            selector: PodSelector::default(),
+            self_match: false,
+            honor_affinity: false,
+            honor_taints: false,
+        };
+        let spread = Spread { constraints: [constraint("rack"), constraint("row")].into(), defaulted: false };
+        let spec = Arc::new(PodSpec { spread, ..PodSpec::default() });
+        let class = Classifier::default().classify(&spec, &Identity::default(), 0);
+        let mut domains = Domains::default();
+        let scoped = Scoped::acquire(&class, &mut domains, &view).expect("it looks at pods");
+        scoped.coarse.len()
+    }
+
+    #[test]
+    fn topologies_are_coarse_while_their_domains_and_nodes_without_one_make_few_cells() {
+        assert_eq!(coarse([31, 31]), 2, "32 * 32 cells");
+        assert_eq!(coarse([32, 31]), 1, "33 * 32 cells");
+        assert_eq!(coarse([200, 31]), 1, "few nodes for each domain");
+    }
+}

@@ -376,7 +376,7 @@ fn a_gated_pod_is_placed_once_its_gates_are_gone() {
     let mut bench = Bench::new(1, &["n"]);
     bench.apply(Pod { gates: ["wait".into()].into(), ..pod("a", 100) });
     bench.work();
-    assert_eq!((bench.choices, bench.in_state("gated")), (0, 1));
+    assert_eq!((bench.choices, bench.in_state("gated"), bench.scheduler.queue_lengths().gated), (0, 1, 1));
     bench.apply(pod("a", 100));
     bench.work();
     assert_eq!(bench.bound(), ["a"]);

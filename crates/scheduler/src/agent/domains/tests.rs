@@ -32,3 +32,20 @@ fn a_released_count_leaves_nothing_to_a_later_one_over_another_topology() {
     assert_eq!([emptiest("host"), emptiest("zone")], [(Some(0), 3), (Some(0), 2)]);
     assert_eq!(domains.bytes(), before);
 }
+
+#[test]
+fn a_topology_counts_the_memory_of_its_nodes_and_domains() {
+    const NODES: usize = 64;
+    let mut topology = Topology::new(TopologyKey::Label("host".into()));
+    let before = topology.bytes();
+    for at in 0..NODES {
+        let name: Arc<str> = format!("n{at}").into();
+        let labels = [("host", &*name)].into_iter().collect();
+        topology.enter(NodeId(at as u32), &Node { name, labels, ..Node::default() });
+        topology.load(NodeId(at as u32), CellLoad::default());
+    }
+    let of_node = size_of::<Domain>();
+    let of_domain =
+        size_of::<CellLoad>() + size_of::<Vec<NodeId>>() + size_of::<NodeId>() + 2 * size_of::<Arc<str>>();
+    assert!(topology.bytes() - before >= NODES * (of_node + of_domain), "{}", topology.bytes());
+}

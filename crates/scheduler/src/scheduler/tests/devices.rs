@@ -566,3 +566,12 @@ fn a_nominated_pod_gets_its_devices_before_it_is_bound() {
     let [order] = &*bench.orders else { panic!("{:?}", bench.orders) };
     assert_eq!((&*order.uid, &*device_of(order).device), ("p", "gpu-0"));
 }
+
+#[test]
+fn a_slice_that_a_list_lacks_gives_no_devices() {
+    let mut bench = Bench::with_devices(&[("a", 1)], &["c"]);
+    bench.scheduler.retain_objects(ObjectKind::ResourceSlice, &HashSet::new());
+    bench.apply(uses("c", pod("p", 100)));
+    bench.work();
+    assert_eq!((bench.orders.len(), bench.in_state("parked")), (0, 1));
+}

@@ -814,3 +814,15 @@ fn an_allocation_beyond_the_limit_of_its_namespace_has_no_pods_until_an_older_on
     (600..620).for_each(|at| bench.run_until(at * S));
     assert_eq!(bench.status(&last).phase, Phase::Scheduled);
 }
+
+#[test]
+fn the_status_of_a_gang_that_waits_has_the_advice_for_it() {
+    let mut bench = Bench::new(1, &["n"]);
+    bench.allocate(allocation("a", 2));
+    bench.join("a", 2, 600);
+    bench.run_until(S);
+    assert_eq!((bench.status("a").phase, &bench.status("a").help), (Phase::Unschedulable, &None));
+    bench.scheduler.advise([(name("a"), "move x".into())].into());
+    bench.run_until(2 * S);
+    assert_eq!(bench.status("a").help.as_deref(), Some("move x"));
+}
