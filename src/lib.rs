@@ -10,5 +10,6 @@ pub mod columns;
 pub mod drain;
 pub mod explain;
 pub mod fit;
+pub mod recording;
 mod trial;
 pub mod why;

@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         Command::Drain(options) => return berth::cli::drain(&options),
         Command::Why(options) => return berth::cli::why(&options),
         Command::Recommend(options) => return berth::cli::recommend(&options),
+        Command::Replay(options) => return berth::cli::replay(&options),
         Command::Completion(options) => berth::cli::completion(&options),
         Command::Man(options) => berth::cli::man(&options),
         Command::Simulate(options) => return berth::cli::simulate(*options),

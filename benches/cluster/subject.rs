@@ -22,6 +22,10 @@ pub enum Subject {
     #[value(name = "berth")]
     #[serde(rename = "berth")]
     Berth,
+    /// berth that records what it hears and decides, in `target/tmp/recordings`.
+    #[value(name = "berth+recorder")]
+    #[serde(rename = "berth+recorder")]
+    BerthWithRecorder,
     /// berth with every feature on.
     #[value(name = "berth+features")]
     #[serde(rename = "berth+features")]
@@ -37,6 +41,7 @@ impl fmt::Display for Subject {
             Subject::Null => "null",
             Subject::NullWithEvents => "null+events",
             Subject::Berth => "berth",
+            Subject::BerthWithRecorder => "berth+recorder",
             Subject::BerthWithFeatures => "berth+features",
             Subject::KubeScheduler => "kube-scheduler",
         })
@@ -50,7 +55,7 @@ impl Subject {
     }
 
     pub fn is_berth(self) -> bool {
-        matches!(self, Subject::Berth | Subject::BerthWithFeatures)
+        matches!(self, Subject::Berth | Subject::BerthWithRecorder | Subject::BerthWithFeatures)
     }
 
     pub fn writes_events(self) -> bool {
@@ -79,6 +84,15 @@ impl Subject {
             Subject::Berth => {
                 let fixed = ["run", "--leader-elect=false", "--health-address=127.0.0.1:0", "--kubeconfig"];
                 let args = fixed.into_iter().map(Into::into).chain([kubeconfig.into_os_string()]);
+                Process::start("berth", Path::new(env!("CARGO_BIN_EXE_berth")), args, log.clone())?
+            }
+            Subject::BerthWithRecorder => {
+                let config = cluster.folder.path().join("berth.yaml");
+                let directory = concat!(env!("CARGO_TARGET_TMPDIR"), "/recordings");
+                std::fs::write(&config, format!("recorder: {{enabled: true, directory: {directory}}}"))?;
+                let fixed = ["run", "--leader-elect=false", "--health-address=127.0.0.1:0", "--kubeconfig"];
+                let args = fixed.into_iter().map(Into::into).chain([kubeconfig.into_os_string()]);
+                let args = args.chain(["--config".into(), config.into_os_string()]);
                 Process::start("berth", Path::new(env!("CARGO_BIN_EXE_berth")), args, log.clone())?
             }
             Subject::BerthWithFeatures => {

@@ -4,6 +4,7 @@ mod cluster;
 mod crds;
 mod demo;
 mod drain;
+mod engine_settings;
 mod explain;
 mod failure;
 mod fit;
@@ -12,6 +13,7 @@ mod output;
 mod progress;
 mod reading;
 mod recommend;
+mod replay;
 mod run;
 mod shell;
 mod simulate;
@@ -26,6 +28,7 @@ pub use explain::{ExplainOptions, explain};
 pub use fit::{FitOptions, fit};
 pub use output::Output;
 pub use recommend::{RecommendOptions, recommend};
+pub use replay::{ReplayOptions, replay};
 pub use run::{RunOptions, run};
 pub use shell::{CompletionOptions, ManOptions, completion, man};
 pub use simulate::{SimulateOptions, simulate};
@@ -60,6 +63,8 @@ pub enum Command {
     /// Recommend requests of containers from their usage in Prometheus; or backtest estimators on recorded
     /// usage.
     Recommend(Box<RecommendOptions>),
+    /// Run the scheduler again from a recording, and tell the first decision that differs.
+    Replay(ReplayOptions),
     /// Print a script that completes commands and options in a shell.
     Completion(CompletionOptions),
     /// Write manual pages.

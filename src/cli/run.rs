@@ -7,12 +7,12 @@ mod fragmentation;
 mod hints;
 mod limits;
 mod outbox;
+mod recorder;
 mod self_check;
 mod serving;
 mod sink;
 mod upstream;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +27,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use super::engine_settings::{agent_configs, agent_count, cores, scheduler_config};
 use berth_config::{Config, FailurePolicy, LoadedConfig, NAMESPACE_FILE};
 use berth_controllers::leadership::{self, Leadership};
 use berth_controllers::tasks::{Tasks, ended, host_name};
@@ -39,15 +40,12 @@ use berth_kube_io::webhook_configurations::{RetryWarnings, WebhookConfiguration}
 use berth_kube_io::webhook_path::{self, WebhookPaths};
 use berth_kube_io::{AllocationWriter, Evictor, PolicyWriter, QuotaWriter, Reporter};
 use berth_model::{PodRef, PodReport};
-use berth_scheduler::agent::{AgentConfig, CacheLimits};
 use berth_scheduler::engine::{AgentThreads, Engine, Operation, Outlet};
 use berth_scheduler::gang::GangStatus;
-use berth_scheduler::objects::ObjectKind;
 use berth_scheduler::placement::{Binding, ClaimOrder};
 use berth_scheduler::policy::PolicyStatus;
-use berth_scheduler::queue::BackoffLimits;
 use berth_scheduler::quota::QuotaReport;
-use berth_scheduler::scheduler::{Eviction, LatencySample, SchedulerConfig};
+use berth_scheduler::scheduler::{Eviction, LatencySample};
 use berth_server::forward::BegunDecisions;
 use berth_server::metrics::{Histograms, MetricSources};
 use berth_server::{Access, Secure, Served, WebhookAccess, guard, listen, mutate, secure_routes, serve};
@@ -79,8 +77,6 @@ pub struct RunOptions {
     pub upstream: upstream::UpstreamFlags,
 }
 
-/// Minimum interval between two reports of a class's diagnosis to its pods.
-const REFRESH: Duration = Duration::from_secs(60);
 /// Interval of checks that depend on time only.
 const TICK: Duration = Duration::from_millis(50);
 const CLAIMS_IN_FLIGHT: usize = 16;
@@ -230,7 +226,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let client = Client::try_from(cluster.clone())?;
     // The scheduler's limit of binds, beyond which each agent may add one (invariant I11). If it adds a gang
     // instead, the other members may be parked.
-    let (binds, bind_queue) = queue(config.max_waiting_binds as usize + config.agent_count(cores()));
+    let (binds, bind_queue) = queue(config.max_waiting_binds as usize + agent_count(&config));
     let (claims, claim_queue) = queue(CLAIMS_QUEUED_MAX);
     let (evictions, eviction_queue) = queue(EVICTIONS_QUEUED_MAX);
     let (reporter, allocations, histograms) =
@@ -247,8 +243,14 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         histograms: histograms.clone(),
     };
     let estimator = estimates::read(config.estimator_file.as_deref());
-    let (engine, threads) =
-        Engine::start(scheduler_config(&config), agent_configs(&config), estimator, Box::new(outlet))?;
+    let (tape, recording) = recorder::begin(&config.recorder)?.unzip();
+    let (engine, threads) = Engine::start_recorded(
+        scheduler_config(&config),
+        agent_configs(&config),
+        estimator,
+        Box::new(outlet),
+        tape,
+    )?;
     let sources = MetricSources {
         engine: engine.clone(),
         reporter: reporter.clone(),
@@ -259,6 +261,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         claim_watch: Arc::default(),
         object_watches: Arc::default(),
         self_checks: Arc::default(),
+        recorded: recording.as_ref().map_or_else(Arc::default, |recording| recording.bytes.clone()),
         lease_renewed: Arc::default(),
         serving: secure.as_ref().map(|(_, secure)| (secure.counters(), access.clone())),
         recommender: config.recommender.enabled.then(|| Arc::new(RecommenderMetrics::default())),
@@ -375,7 +378,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         async move { allocations.run(client, &host_name(), ended(working), FLUSH_MAX).await }
     };
     let (report, tell_allocations) = (tokio::spawn(report), tokio::spawn(tell_allocations));
-    tracing::info!(%address, agents = config.agent_count(cores()), schedulers = ?config.scheduler_names, "berth started");
+    tracing::info!(%address, agents = agent_count(&config), schedulers = ?config.scheduler_names, "berth started");
     if let Some(secure_address) = secure_address {
         tracing::info!(%secure_address, "HTTPS server started");
     }
@@ -413,6 +416,10 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let _ = tokio::join!(report, tell_allocations, leadership.released());
     relax_failure_policy(&client, &config, &leadership).await;
     estimates::save(config.estimator_file.as_deref(), &engine);
+    engine.end_recording();
+    if let Some(recording) = recording {
+        recording.finish();
+    }
     let _ = stop_telling.send(false);
     tasks.finish(CONNECTIONS_MAX).await;
     if let Err(names) = agents_ended {
@@ -542,65 +549,6 @@ fn serve_https(
         let _ = ends.await;
     });
     Ok(())
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-fn scheduler_config(config: &Config) -> SchedulerConfig {
-    let mut objects = BTreeSet::from([
-        ObjectKind::Namespace,
-        ObjectKind::PersistentVolume,
-        ObjectKind::PersistentVolumeClaim,
-        ObjectKind::StorageClass,
-        ObjectKind::CsiNode,
-        ObjectKind::CsiDriver,
-        ObjectKind::CsiStorageCapacity,
-        ObjectKind::VolumeAttachment,
-        ObjectKind::ResourceSlice,
-        ObjectKind::DeviceClass,
-        ObjectKind::ResourceClaim,
-        ObjectKind::Allocation,
-        ObjectKind::PodGroup,
-        ObjectKind::CoschedulingPodGroup,
-        ObjectKind::DisruptionBudget,
-        ObjectKind::AllocationPolicy,
-        ObjectKind::Quota,
-    ]);
-    if config.spreads_by_default() {
-        objects.extend(ObjectKind::SPREADING);
-    }
-    SchedulerConfig {
-        dispatcher: config.dispatcher,
-        seed: 0,
-        scheduler_names: config.scheduler_names.iter().map(|name| Arc::from(name.as_str())).collect(),
-        agents: config.agent_count(cores()),
-        max_waiting_binds: config.max_waiting_binds as usize,
-        max_waiting_classes: config.max_waiting_classes as usize,
-        max_tries: config.max_placement_tries,
-        backoff: BackoffLimits { initial: config.backoff.initial.get(), max: config.backoff.max.get() },
-        refresh: REFRESH,
-        reserve_after: config.reserve_after.get(),
-        objects,
-        preemption: true,
-        advice: config.fragmentation.every().is_some(),
-        remembered_decisions: config.remembered_decisions as usize,
-        annotates_decisions: config.annotate_decisions,
-        knows_others: config.extender.enabled || config.guard.enabled,
-        volume_bind_timeout: config.volume_bind_timeout.get(),
-        profiles: config.profiles().into(),
-    }
-}
-
-fn agent_configs(config: &Config) -> Vec<AgentConfig> {
-    let cache = CacheLimits {
-        bytes: (config.cache_memory_mib as usize) << 20,
-        age: config.cache_max_age.get(),
-        ..CacheLimits::unlimited()
-    };
-    let agent = |seed| AgentConfig { cache, seed };
-    (0..config.agent_count(cores()) as u64).map(|index| agent(index + 1)).collect()
 }
 
 async fn agent_ends(threads: &AgentThreads) {

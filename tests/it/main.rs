@@ -25,6 +25,7 @@ mod quotas;
 mod recommend;
 mod recommender;
 mod release;
+mod replay;
 mod report;
 mod scaler;
 mod scheduling;

@@ -11,6 +11,7 @@ mod kube_scheduler;
 mod load;
 mod profile;
 mod recommender;
+mod recorder;
 mod scaling;
 mod serving;
 mod spread;
@@ -35,6 +36,7 @@ pub use fragmentation::Fragmentation;
 pub use load::{ConfigError, LoadedConfig};
 pub use profile::{PackedResource, ProfileConfig};
 pub use recommender::{Apply, AutoCreate, Estimation, Recommender, StatusThresholds, Storage};
+pub use recorder::RecorderConfig;
 pub use scaling::Scaling;
 pub use serving::{ExtenderConfig, FailurePolicy, GuardConfig, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
@@ -146,6 +148,9 @@ pub struct Config {
     /// rememberedDecisions.
     pub annotate_decisions: bool,
 
+    /// A recording of all that the scheduler hears and decides, for `berth replay`.
+    pub recorder: RecorderConfig,
+
     /// Advice on a few pods whose move makes room for pending pods and allocations.
     pub fragmentation: Fragmentation,
 
@@ -255,6 +260,7 @@ impl Default for Config {
             self_check_interval: ConfigDuration::from_secs(300),
             remembered_decisions: 100_000,
             annotate_decisions: false,
+            recorder: RecorderConfig::default(),
             fragmentation: Fragmentation::default(),
             leader_election: LeaderElection::default(),
             health_address: SocketAddr::from((Ipv4Addr::LOCALHOST, 10261)),

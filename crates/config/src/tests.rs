@@ -94,6 +94,7 @@ volumeBindTimeout: 20s
 selfCheckInterval: 90s
 rememberedDecisions: 5000
 annotateDecisions: true
+recorder: {enabled: true, directory: /recordings, maxMiB: 64}
 fragmentation: {period: 0s}
 scaling: {enabled: true, interval: 30s, hints: false, hintsWindow: 60s, hintsAcross: ['*'], customQueries: [shop]}
 leaderElection:
@@ -203,6 +204,7 @@ logFormat: json
         self_check_interval: ConfigDuration::from_secs(90),
         remembered_decisions: 5000,
         annotate_decisions: true,
+        recorder: RecorderConfig { enabled: true, directory: "/recordings".into(), max_mib: 64 },
         fragmentation: Fragmentation { period: ConfigDuration::from_secs(0) },
         leader_election: LeaderElection {
             enabled: false,
@@ -389,6 +391,11 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
         ("backoff: {initial: 20s}", "backoff.max: 10s is shorter than backoff.initial (20s)"),
         ("rememberedDecisions: 1000001", ":1: rememberedDecisions: 1000001 is not from 0 to 1000000"),
         ("selfCheckInterval: 48h", ":1: selfCheckInterval: 48h is not from 1s to 24h"),
+        ("recorder: {maxMiB: 0}", ":1: recorder.maxMiB: 0 is not from 1 to 65536"),
+        (
+            "recorder: {enabled: true, directory: ''}",
+            ":1: recorder.directory: it is empty; name a folder that berth may write",
+        ),
         ("fragmentation: {period: 1ms}", ":1: fragmentation.period: 1ms is not from 1s to 24h"),
         (
             "leaderElection: {namespace: Berth}",

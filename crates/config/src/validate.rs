@@ -33,6 +33,7 @@ impl Config {
         }
         lasts("volumeBindTimeout", self.volume_bind_timeout, SECOND..=DAY)?;
         lasts("selfCheckInterval", self.self_check_interval, SECOND..=DAY)?;
+        self.recorder.validate()?;
         self.fragmentation.validate()?;
         self.leader_election.validate()?;
         super::serving::validate(self)?;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::DeviceId;
 use berth_model::{
     ClaimName, ContainerRequest, DeviceRequest, DeviceRequests, DeviceToleration, NodeSelectorTerm, Quantity,
@@ -14,7 +16,7 @@ pub const CLAIM_FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 pub const CLAIM_USERS_MAX: usize = 256;
 
 /// `resource.k8s.io/v1.DeviceClass`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceClass {
     pub name: Arc<str>,
     /// Why no device can be allocated from it, for its author; the selectors are then incomplete.
@@ -29,7 +31,7 @@ pub struct DeviceClass {
 }
 
 /// An entry of `spec.config` of a class, or of `spec.devices.config` of a claim: handed on to the driver, never read.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeviceConfig {
     /// The requests it is meant for; empty: all.
     pub requests: Box<[Arc<str>]>,
@@ -38,7 +40,7 @@ pub struct DeviceConfig {
 }
 
 /// `resource.k8s.io/v1.ResourceClaim`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceClaim {
     pub name: ClaimName,
     pub uid: Arc<str>,
@@ -64,7 +66,7 @@ pub struct ResourceClaim {
 }
 
 /// Conditions of one allocated device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceConditions {
     pub device: DeviceId,
     pub share: Option<Arc<str>>,
@@ -73,7 +75,7 @@ pub struct DeviceConditions {
 }
 
 /// Who may use an allocated claim.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClaimUser {
     /// Empty for pods.
     pub api_group: Arc<str>,
@@ -84,7 +86,7 @@ pub struct ClaimUser {
 }
 
 /// `status.allocation`: the devices that a claim has.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClaimAllocation {
     pub devices: Box<[AllocatedDevice]>,
     /// The nodes that reach all of them; `None`: every node.
@@ -99,7 +101,7 @@ impl ClaimAllocation {
 }
 
 /// One of `status.allocation.devices.results`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AllocatedDevice {
     /// `request`, or `request/subrequest`.
     pub request: Arc<str>,
@@ -115,7 +117,7 @@ pub struct AllocatedDevice {
 }
 
 /// A change of a claim's status before its pod is bound.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClaimUpdate {
     pub claim: ClaimName,
     pub uid: Arc<str>,
@@ -134,7 +136,7 @@ pub struct ClaimUpdate {
 }
 
 /// A claim to create for the extended resources of a pod.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NewClaim {
     pub requests: Box<[NewRequest]>,
     /// The resource of each request that serves a container.
@@ -142,7 +144,7 @@ pub struct NewClaim {
 }
 
 /// One of `spec.devices.requests` of a claim to create.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NewRequest {
     pub name: Arc<str>,
     pub class: Arc<str>,
@@ -169,14 +171,14 @@ pub struct ClaimRelease {
 }
 
 /// An allocation to be written.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NewAllocation {
     pub allocation: Arc<ClaimAllocation>,
     /// `devices.config`, each with its source.
     pub config: Box<[(ConfigSource, DeviceConfig)]>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ConfigSource {
     Class,
     Claim,

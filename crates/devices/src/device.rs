@@ -3,24 +3,26 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use berth_model::{DeviceTaint, Labels, NodeSelectorTerm, Quantity};
 
 /// Names a device in the cluster.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceId {
     pub pool: PoolId,
     pub device: Arc<str>,
 }
 
 /// Names a pool of devices in the cluster.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PoolId {
     pub driver: Arc<str>,
     pub name: Arc<str>,
 }
 
 /// `resource.k8s.io/v1.ResourceSlice`: a part of a pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceSlice {
     pub name: Arc<str>,
     pub pool: PoolId,
@@ -39,7 +41,7 @@ pub struct ResourceSlice {
 pub type Counters = BTreeMap<Arc<str>, Quantity>;
 
 /// The nodes that reach a device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reach {
     Node(Arc<str>),
     /// One of the terms must match (`nodeSelector`).
@@ -64,7 +66,7 @@ impl Reach {
 }
 
 /// One of `spec.devices` of a slice.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     pub name: Arc<str>,
     /// What selectors read; the same for devices of one model.
@@ -84,7 +86,7 @@ pub struct Device {
 }
 
 /// What CEL selectors read of a device.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceTraits {
     /// By qualified name; a name without a domain is in the domain of the driver.
     pub attributes: BTreeMap<Arc<str>, Attribute>,
@@ -94,7 +96,7 @@ pub struct DeviceTraits {
 }
 
 /// The value of an attribute.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Attribute {
     Int(i64),
     Bool(bool),
@@ -106,14 +108,14 @@ pub enum Attribute {
 }
 
 /// An amount that a device has, and what a claim may take of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceCapacity {
     pub value: Quantity,
     pub policy: Option<RequestPolicy>,
 }
 
 /// `requestPolicy` of a capacity.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RequestPolicy {
     /// Consumed by claims that request none of it.
     pub default: Option<Quantity>,
@@ -122,7 +124,7 @@ pub struct RequestPolicy {
     pub valid_range: Option<ValidRange>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ValidRange {
     pub min: Option<Quantity>,
     pub max: Option<Quantity>,

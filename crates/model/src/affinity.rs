@@ -3,10 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Labels, PodOwner, Requirement};
 
 /// The part of a pod that the rules of other pods read. Pods made from one template mostly share one value.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Peer {
     pub identity: Identity,
     /// The pod is being deleted: topology spread ignores it, affinity still counts it.
@@ -20,7 +22,7 @@ pub struct Peer {
 }
 
 /// The attributes that pod selectors match.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Identity {
     pub namespace: Arc<str>,
     /// Labels of the namespace, as far as they are known.
@@ -29,7 +31,7 @@ pub struct Identity {
 }
 
 /// A label selector in canonical form: sorted, each requirement once.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum LabelSelector {
     /// An absent selector matches no object.
     #[default]
@@ -73,7 +75,7 @@ impl LabelSelector {
 }
 
 /// Selects pods by namespace and labels.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodSelector {
     /// Sorted. The pod's own namespace if the term names none.
     pub namespaces: Box<[Arc<str>]>,
@@ -91,13 +93,13 @@ impl PodSelector {
 }
 
 /// One term of pod (anti-)affinity: selected pods in the same domain of the topology.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodTerm {
     pub selector: PodSelector,
     pub topology_key: Arc<str>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WeightedPodTerm {
     /// 1 to 100 for affinity, -1 to -100 for anti-affinity.
     pub weight: i32,
@@ -105,7 +107,7 @@ pub struct WeightedPodTerm {
 }
 
 /// Pod affinity and anti-affinity of one pod. Each list sorted.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodAffinity {
     pub required: Box<[PodTerm]>,
     pub required_anti: Box<[PodTerm]>,
@@ -124,7 +126,7 @@ impl PodAffinity {
 }
 
 /// One constraint of topology spread.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SpreadConstraint {
     pub topology_key: Arc<str>,
     /// At least 1.
@@ -145,7 +147,7 @@ pub struct SpreadConstraint {
 }
 
 /// Topology spread constraints of a pod, in the order of its spec: the first violated constraint gives the reason.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Spread {
     pub constraints: Box<[SpreadConstraint]>,
     /// The constraints are the cluster's defaults: a node that lacks the label of one constraint is judged by the

@@ -4,10 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{ClaimName, Extended, NodeSelectorTerm, Quantity, Shared};
 
 /// A resource claim of a pod (`spec.resourceClaims`), in the pod's namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodDeviceClaim {
     /// The name of the entry in the pod's spec.
     pub entry: Arc<str>,
@@ -15,7 +17,7 @@ pub struct PodDeviceClaim {
 }
 
 /// Which claim an entry means.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DeviceClaimSource {
     /// `resourceClaimName`: a claim that others may share.
     Named(Arc<str>),
@@ -28,7 +30,7 @@ pub enum DeviceClaimSource {
 }
 
 /// What the claim controller wrote for an entry into `status.resourceClaimStatuses`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum GeneratedClaim {
     Named(Arc<str>),
     /// The pod needs no claim for this entry.
@@ -76,7 +78,7 @@ pub struct ExtendedNeed {
 }
 
 /// What the containers of a pod request of its extended resources, as far as devices could provide them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtendedResources {
     /// Sorted by name.
     pub resources: Box<[ExtendedResource]>,
@@ -85,7 +87,7 @@ pub struct ExtendedResources {
 }
 
 /// One extended resource of a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtendedResource {
     pub name: Arc<str>,
     /// Device requests that together serve all containers, with the number of devices (upstream: `createRequestsAndMappings`).
@@ -95,7 +97,7 @@ pub struct ExtendedResource {
 }
 
 /// A device request that serves a container.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ContainerRequest {
     pub container: Arc<str>,
     pub request: Arc<str>,
@@ -109,14 +111,14 @@ pub type ProvidedResources = BTreeMap<Arc<str>, Arc<str>>;
 pub const DEVICE_CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 /// `spec.devices` of a claim, with the selectors of its device classes filled in.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeviceRequests {
     pub requests: Box<[DeviceRequest]>,
     pub constraints: Box<[DeviceConstraint]>,
 }
 
 /// One of `spec.devices.requests`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeviceRequest {
     pub name: Arc<str>,
     /// What serves the request, most wanted first: one alternative for `exactly`, several for `firstAvailable`.
@@ -134,7 +136,7 @@ impl DeviceRequest {
 }
 
 /// `exactly`, or one of `firstAvailable`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeviceAlternative {
     /// Name of the subrequest; empty: this is `exactly`.
     pub name: Arc<str>,
@@ -153,7 +155,7 @@ pub struct DeviceAlternative {
 }
 
 /// One of `spec.devices.constraints`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeviceConstraint {
     /// Names of requests, or `request/subrequest`; empty: all requests of the claim.
     pub requests: Box<[Arc<str>]>,
@@ -164,21 +166,21 @@ pub struct DeviceConstraint {
 }
 
 /// A taint of a device. Other effects than these two do not matter to a scheduler.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeviceTaint {
     pub key: Arc<str>,
     pub value: Arc<str>,
     pub effect: DeviceTaintEffect,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DeviceTaintEffect {
     NoSchedule,
     NoExecute,
 }
 
 /// A toleration of device taints.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeviceToleration {
     /// Empty: every key, with [`DeviceTolerationOperator::Exists`].
     pub key: Arc<str>,
@@ -189,7 +191,7 @@ pub struct DeviceToleration {
     pub seconds: Option<i64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DeviceTolerationOperator {
     Exists,
     Equal(Arc<str>),

@@ -1,7 +1,10 @@
 //! Label set, sorted by key.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, LazyLock};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Labels of an object, sorted by key, each key once. Copies share them, and the time to copy, hash and compare different
 /// ones does not depend on their number: a pod is looked up by its labels and those of its namespace, which may have
@@ -70,6 +73,19 @@ impl Eq for Labels {}
 impl Hash for Labels {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash);
+    }
+}
+
+impl Serialize for Labels {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let pairs: BTreeMap<Arc<str>, Arc<str>> = Deserialize::deserialize(deserializer)?;
+        Ok(pairs.into_iter().collect())
     }
 }
 

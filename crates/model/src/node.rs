@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Amounts, Extended, Labels, Taint};
 
 /// A node as the rules read it. Two equal `Node`s are equivalent for every rule: a heartbeat changes nothing
 /// here.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Node {
     pub name: Arc<str>,
     pub labels: Labels,
@@ -24,7 +26,7 @@ pub struct Node {
 }
 
 /// A container image that is present on a node, under one of its names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     pub name: Arc<str>,
     pub size_bytes: i64,

@@ -1,7 +1,9 @@
 //! Values by rightsized resource.
 
+use serde::{Deserialize, Serialize};
+
 /// One value per rightsized resource.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerResource<T> {
     pub cpu: T,
     pub memory: T,

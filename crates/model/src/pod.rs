@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     DeviceClaims, DeviceNeeds, ExtendedResources, HeldVolumes, Labels, NodeAffinity, Peer, PodAffinity,
     PodDeviceClaim, PodVolumes, Spread, Toleration, Usage, VolumeNeeds,
 };
 
 /// A pod as the scheduler reads it. Its identity is `uid`: a recreated pod with the same name is a different pod.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pod {
     pub uid: Arc<str>,
     pub namespace: Arc<str>,
@@ -84,7 +86,7 @@ impl Default for Pod {
 }
 
 /// Why a pod should not be moved, by the rules of cluster-autoscaler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pinned {
     /// `cluster-autoscaler.kubernetes.io/safe-to-evict: "false"`.
     NotSafeToEvict,
@@ -119,7 +121,7 @@ impl From<&Arc<Usage>> for Holding {
 }
 
 /// A pod's requirements on nodes: the input of every rule.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodSpec {
     pub usage: Arc<Usage>,
     /// Sorted, without duplicates.
@@ -134,9 +136,11 @@ pub struct PodSpec {
     pub images: Box<[Arc<str>]>,
     /// Number of containers and init containers (ImageLocality's upper threshold grows with it).
     pub containers: u32,
-    /// Requirements of the pod's claims and disks, resolved from other objects of the cluster.
+    /// Requirements of the pod's claims and disks, resolved from other objects of the cluster; not a part of the pod.
+    #[serde(skip)]
     pub volumes: Option<Arc<VolumeNeeds>>,
-    /// Requirements of the pod's resource claims, resolved from other objects of the cluster.
+    /// Requirements of the pod's resource claims, resolved from other objects of the cluster; not a part of the pod.
+    #[serde(skip)]
     pub devices: Option<Arc<DeviceNeeds>>,
     /// Features that the kubelet must declare (upstream: `nodedeclaredfeatures`); sorted.
     pub features: Box<[Arc<str>]>,
@@ -144,7 +148,7 @@ pub struct PodSpec {
     pub unsupported: Box<[Unsupported]>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PreemptionPolicy {
     #[default]
     PreemptLowerPriority,
@@ -152,7 +156,7 @@ pub enum PreemptionPolicy {
 }
 
 /// `status.conditions[type=PodScheduled]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduledCondition {
     pub status: bool,
     pub reason: Arc<str>,
@@ -160,7 +164,7 @@ pub struct ScheduledCondition {
 }
 
 /// Validation error of a pod's spec, for its author.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{field}: {problem}")]
 pub struct SpecError {
     /// Path of the field, e.g. `spec.containers[0].resources.requests[cpu]`.
@@ -169,7 +173,7 @@ pub struct SpecError {
 }
 
 /// The controller of a pod (`metadata.ownerReferences[controller=true]`), in the pod's namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodOwner {
     pub api_version: Arc<str>,
     pub kind: Arc<str>,
@@ -177,7 +181,7 @@ pub struct PodOwner {
 }
 
 /// A feature of the pod that berth does not schedule yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Unsupported {
     /// Volumes of an unknown type.
     Volumes,
@@ -198,7 +202,7 @@ impl Unsupported {
 }
 
 /// A host port that a pod uses.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HostPort {
     /// `None`: all addresses (`0.0.0.0` or unset).
     pub ip: Option<Arc<str>>,
@@ -215,7 +219,7 @@ impl HostPort {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Protocol {
     Tcp,
     Udp,

@@ -1,11 +1,13 @@
 //! Kubernetes quantities, parsed exactly as upstream does (`k8s.io/apimachinery/pkg/api/resource`).
 
+use serde::{Deserialize, Serialize};
+
 /// An amount in billionths (upstream's finest scale), at most `i64::MAX` units when parsed.
 ///
 /// Upstream caps only binary suffixes (`Ki` to `Ei`) at that value. Its decimal quantities may be larger, but then its
 /// `Value()` is 0 or wraps; here they are capped too and count as `i64::MAX`, so that an excessive quantity never
 /// counts as a small one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Quantity {
     nano: i128,
 }

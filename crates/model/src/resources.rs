@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::HostPort;
 
 /// The resources of every node, in the units of kube-scheduler. Sums saturate: no object of the cluster can
 /// make the arithmetic wrap.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Amounts {
     /// Millicores.
     pub cpu_milli: i64,
@@ -36,7 +38,7 @@ impl Amounts {
 
 /// Resources beyond [`Amounts`]: extended resources, huge pages, attachable volumes. Sorted by name, no zero
 /// amounts.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Extended(Vec<(Arc<str>, i64)>);
 
 impl Extended {
@@ -86,7 +88,7 @@ impl FromIterator<(Arc<str>, i64)> for Extended {
 }
 
 /// Resource usage of one pod on its node. Pods made from one template share one `Usage` behind an `Arc`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Usage {
     /// Effective requests; `pods` is 1.
     pub requests: Amounts,

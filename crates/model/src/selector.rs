@@ -3,10 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Labels, names};
 
 /// Node affinity of a pod.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeAffinity {
     /// One of these terms must match; `None`: no required affinity. An empty list matches nothing.
     pub required: Option<Box<[NodeSelectorTerm]>>,
@@ -16,13 +18,13 @@ pub struct NodeAffinity {
 }
 
 /// All requirements must hold. An empty term matches nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeSelectorTerm {
     pub expressions: Box<[Requirement]>,
     pub fields: Box<[FieldRequirement]>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PreferredTerm {
     /// 1 to 100.
     pub weight: i32,
@@ -30,13 +32,13 @@ pub struct PreferredTerm {
 }
 
 /// A requirement on one label.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Requirement {
     pub key: Arc<str>,
     pub operator: Operator,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Operator {
     /// Values sorted.
     In(Box<[Arc<str>]>),
@@ -65,7 +67,7 @@ impl fmt::Display for Requirement {
 }
 
 /// A requirement on `metadata.name`, the only field that can select nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum FieldRequirement {
     NameIs(Arc<str>),
     NameIsNot(Arc<str>),

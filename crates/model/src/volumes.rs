@@ -4,17 +4,19 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use super::{LabelSelector, Labels, NodeSelectorTerm, Requirement};
 
 /// Name of a persistent volume claim.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ClaimName {
     pub namespace: Arc<str>,
     pub name: Arc<str>,
 }
 
 /// The part of a pod's `spec.volumes` that restricts where the pod can run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodVolumes {
     /// In the order of the spec, without duplicates.
     pub claims: Box<[PodClaim]>,
@@ -25,7 +27,7 @@ pub struct PodVolumes {
 }
 
 /// A claim that a pod uses, in the pod's namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodClaim {
     pub name: Arc<str>,
     /// Created for this pod only (`ephemeral.volumeClaimTemplate`), and named after it.
@@ -33,7 +35,7 @@ pub struct PodClaim {
 }
 
 /// A disk in the pod spec, of a kind that two pods on one node cannot share freely.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Disk {
     GcePersistentDisk { name: Arc<str>, read_only: bool },
     AwsElasticBlockStore { id: Arc<str> },
@@ -67,7 +69,7 @@ impl Disk {
 }
 
 /// A volume as identified by its CSI driver.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CsiVolume {
     pub driver: Arc<str>,
     pub handle: Arc<str>,
@@ -93,7 +95,7 @@ impl HeldVolumes {
 }
 
 /// Set of access modes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AccessModes(u8);
 
 impl AccessModes {
@@ -119,7 +121,7 @@ impl<'a> FromIterator<&'a str> for AccessModes {
 }
 
 /// Attributes that claims request and volumes have.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VolumeKind {
     /// Storage class; empty: none.
     pub class: Arc<str>,
@@ -131,7 +133,7 @@ pub struct VolumeKind {
 }
 
 /// A persistent volume as a candidate for claims.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StaticVolume {
     pub name: Arc<str>,
     pub kind: VolumeKind,
@@ -262,6 +264,18 @@ impl<T> Deref for Shared<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.value
+    }
+}
+
+impl<T: Serialize> Serialize for Shared<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value.serialize(serializer)
+    }
+}
+
+impl<'de, T: Hash + Deserialize<'de>> Deserialize<'de> for Shared<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        T::deserialize(deserializer).map(Shared::new)
     }
 }
 

@@ -9,6 +9,7 @@
 //! resulting decisions are handed to the [`Outlet`].
 
 mod advice;
+mod agent_work;
 mod binds;
 mod cluster_events;
 mod evaluation;
@@ -27,20 +28,21 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 pub use advice::AdviceInput;
+pub(crate) use evaluation::classified;
 pub use evaluation::{Evaluation, EvaluationError, NodeNames};
 pub use operation::Operation;
 pub use snapshots::{LimitsReached, Statistics};
 
-use crate::agent::{Agent, AgentConfig, CacheChange, CacheStats, Part};
+pub(crate) use agent_work::{AgentWork, Answer, Next, Turn};
+
+use crate::agent::{Agent, AgentConfig, CacheStats};
 use crate::dispatch::Estimator;
 use crate::gang::GangStatus;
-use crate::inventory::Revision;
 use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
 use crate::quota::QuotaReport;
-use crate::scheduler::{
-    Action, Eviction, LatencySample, Scheduler, SchedulerConfig, Settled, Task, TaskResult,
-};
+use crate::recording::{AgentStep, Did, EngineRecorder, Input, Line, Opening, Tape, nanos};
+use crate::scheduler::{Action, Eviction, LatencySample, Scheduler, SchedulerConfig, Task};
 use berth_devices::ClaimRelease;
 use berth_model::{PodRef, PodReport};
 
@@ -79,13 +81,21 @@ pub struct Engine {
 pub struct AgentThreads(Vec<JoinHandle<()>>);
 
 struct Shared {
-    scheduler: Mutex<Scheduler>,
+    desk: Mutex<Desk>,
+    /// Whether `desk` has a recorder.
+    records: AtomicBool,
     agents: Vec<Signal>,
     stats: Vec<Mutex<CacheStats>>,
     outlet: Box<dyn Outlet>,
     started: Instant,
     stopping: AtomicBool,
     pending_binds: AtomicUsize,
+}
+
+/// What the lock protects.
+struct Desk {
+    scheduler: Scheduler,
+    recorder: Option<EngineRecorder>,
 }
 
 /// Wakes one agent; a signal raised while the agent works is not lost.
@@ -131,9 +141,23 @@ impl Engine {
         estimator: Estimator,
         outlet: Box<dyn Outlet>,
     ) -> std::io::Result<(Engine, AgentThreads)> {
-        let config = SchedulerConfig { agents: agents.len(), ..config };
+        Engine::start_recorded(config, agents, estimator, outlet, None)
+    }
+
+    /// Does the same, and writes all that the scheduler hears and decides to `tape`.
+    pub fn start_recorded(
+        config: SchedulerConfig,
+        agents: Vec<AgentConfig>,
+        estimator: Estimator,
+        outlet: Box<dyn Outlet>,
+        tape: Option<Box<dyn Tape>>,
+    ) -> std::io::Result<(Engine, AgentThreads)> {
+        let opening = Opening::new(SchedulerConfig { agents: agents.len(), ..config }, agents, estimator);
+        let recorder = tape.map(|tape| EngineRecorder::begin(&opening, tape));
+        let Opening { config, agents, estimator, .. } = opening;
         let shared = Arc::new(Shared {
-            scheduler: Mutex::new(Scheduler::new(config, estimator)),
+            records: AtomicBool::new(recorder.is_some()),
+            desk: Mutex::new(Desk { scheduler: Scheduler::new(config, estimator), recorder }),
             agents: agents.iter().map(|_| Signal::default()).collect(),
             stats: agents.iter().map(|_| Mutex::default()).collect(),
             outlet,
@@ -145,8 +169,7 @@ impl Engine {
         for (index, config) in agents.into_iter().enumerate() {
             let shared = shared.clone();
             let name = format!("agent-{index}");
-            let body =
-                move || AgentThread { index, agent: Agent::new(config), shared, laps: Vec::new() }.run();
+            let body = move || AgentThread::new(index, Agent::new(config), shared).run();
             threads.push(std::thread::Builder::new().name(name).spawn(body)?);
         }
         Ok((Engine { shared }, AgentThreads(threads)))
@@ -160,12 +183,40 @@ impl Engine {
     /// Advances everything that depends on time only: backoffs, timeouts, diagnoses to refresh. Called at a fixed interval.
     /// Bounded by the number of known pods: those that are due, or marked by events since the last tick.
     pub fn tick(&self) {
-        self.with(Operation::Tick, |scheduler, now| scheduler.tick(now));
+        let line = self.line(|| Input::Tick);
+        self.hear(Operation::Tick, line, |scheduler, now| scheduler.tick(now));
     }
 
-    /// Runs `body` on the scheduler, then dispatches the resulting actions.
-    fn with<R>(&self, operation: Operation, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
-        self.shared.with(operation, body)
+    /// Returns whether a recording is made: not after its tape refused a block.
+    pub fn records(&self) -> bool {
+        self.shared.records()
+    }
+
+    /// Ends the recording; its tape gets the last block.
+    pub fn end_recording(&self) {
+        self.shared.records.store(false, Ordering::Relaxed);
+        let recorder = self.shared.desk.lock().recorder.take();
+        drop(recorder);
+    }
+
+    /// See [`Shared::line`].
+    fn line<'a>(&self, input: impl FnOnce() -> Input<'a>) -> Option<Line> {
+        self.shared.line(input)
+    }
+
+    /// Reads the scheduler.
+    fn read<R>(&self, operation: Operation, body: impl FnOnce(&Scheduler, Duration) -> R) -> R {
+        self.shared.read(operation, body)
+    }
+
+    /// Runs `body` on the scheduler, then dispatches the resulting actions. `line`: the same as an input, so that a replay does it, too.
+    fn hear<R>(
+        &self,
+        operation: Operation,
+        line: Option<Line>,
+        body: impl FnOnce(&mut Scheduler, Duration) -> R,
+    ) -> R {
+        self.shared.hear(operation, line, body)
     }
 
     /// Returns the number of binds that are queued or in flight.
@@ -201,22 +252,57 @@ impl AgentThreads {
 }
 
 impl Shared {
-    /// Lets the agent copy the changed rows, in slices.
+    /// Lets an agent that is not one of the engine's copy the changed rows, in slices.
     fn approach(&self, operation: Operation, agent: &mut Agent) {
-        while !self.with(operation, |scheduler, _| agent.approach(scheduler.inventory(), ROWS_MAX)) {
+        while !self.read(operation, |scheduler, _| agent.approach(scheduler.inventory(), ROWS_MAX)) {
             agent.make_room();
         }
     }
 
-    fn with<R>(&self, operation: Operation, body: impl FnOnce(&mut Scheduler, Duration) -> R) -> R {
-        let mut scheduler = self.scheduler.lock();
+    /// Returns whether a recording is made.
+    fn records(&self) -> bool {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    /// Returns an input as a line of the recording, if one is made.
+    fn line<'a>(&self, input: impl FnOnce() -> Input<'a>) -> Option<Line> {
+        self.records().then(|| Line::of(&input()))
+    }
+
+    /// Reads the scheduler.
+    fn read<R>(&self, operation: Operation, body: impl FnOnce(&Scheduler, Duration) -> R) -> R {
+        let desk = self.desk.lock();
         let began = Instant::now();
-        let result = body(&mut scheduler, began.saturating_duration_since(self.started));
+        let result = body(&desk.scheduler, began.saturating_duration_since(self.started));
+        let held = began.elapsed();
+        drop(desk);
+        self.outlet.lock_held(operation, held);
+        result
+    }
+
+    /// Runs `body` on the scheduler, records the input that it is, and dispatches the resulting actions.
+    fn hear<R>(
+        &self,
+        operation: Operation,
+        line: Option<Line>,
+        body: impl FnOnce(&mut Scheduler, Duration) -> R,
+    ) -> R {
+        let mut desk = self.desk.lock();
+        let began = Instant::now();
+        let now = began.saturating_duration_since(self.started);
+        let Desk { scheduler, recorder } = &mut *desk;
+        let result = body(scheduler, now);
         self.pending_binds.store(scheduler.binds(), Ordering::Relaxed);
         let (actions, term) = (scheduler.take_actions(), scheduler.term());
+        if let (Some(recording), Some(line)) = (recorder.as_mut(), line)
+            && !recording.add(now, line, &actions)
+        {
+            *recorder = None;
+            self.records.store(false, Ordering::Relaxed);
+        }
         // Before the lock is released, since a waiting thread may take the core at once.
         let held = began.elapsed();
-        drop(scheduler);
+        drop(desk);
         self.outlet.lock_held(operation, held);
         for action in actions {
             match action {
@@ -238,75 +324,75 @@ impl Shared {
 }
 
 struct AgentThread {
-    index: usize,
-    agent: Agent,
+    work: AgentWork,
     shared: Arc<Shared>,
-    laps: Vec<(Part, Duration)>,
-}
-
-/// What an agent does next.
-enum Turn {
-    /// A task, and the number of rows that the agent copied for it.
-    Task(Task, usize),
-    /// More rows have changed than may be copied at once.
-    Behind,
-    Nothing,
-}
-
-/// What an agent found for a task.
-struct Answer {
-    result: TaskResult,
-    /// Revision of the rows that it chose from.
-    seen: Revision,
-    choice_took: Duration,
-    changes: Vec<CacheChange>,
-}
-
-/// What follows an answer.
-enum Next {
-    Turn(Turn),
-    /// The task is carried out again, with so many more rows.
-    Again(usize),
-    /// The commit may count what changed while the agent chose, and that is more than may be copied at once.
-    CatchUp(Answer),
+    /// For the recording: what the agent did on its own since it last held the lock.
+    did: Vec<Did>,
 }
 
 impl AgentThread {
+    fn new(index: usize, agent: Agent, shared: Arc<Shared>) -> Self {
+        AgentThread { work: AgentWork::new(index, agent), shared, did: Vec::new() }
+    }
+
     fn run(mut self) {
         let shared = self.shared.clone();
         let mut turn = Turn::Nothing;
         while !shared.stopping.load(Ordering::Acquire) {
             turn = match turn {
-                Turn::Task(task, rows) => self.work(task, rows),
+                Turn::Task(task, rows) => self.carry_out(task, rows),
                 Turn::Behind => {
-                    shared.approach(Operation::IdleAgent, &mut self.agent);
-                    shared.with(Operation::Task, |scheduler, now| self.take(scheduler, now))
+                    self.approach();
+                    self.take()
                 }
-                Turn::Nothing => shared.with(Operation::Task, |scheduler, now| self.take(scheduler, now)),
+                Turn::Nothing => self.take(),
             };
-            if matches!(turn, Turn::Nothing) && !shared.agents[self.index].wait(IDLE_LOOK) {
+            if matches!(turn, Turn::Nothing) && !shared.agents[self.work.index].wait(IDLE_LOOK) {
                 self.maintain_caches();
             }
         }
     }
 
-    fn take(&mut self, scheduler: &mut Scheduler, now: Duration) -> Turn {
-        if self.agent.is_behind(scheduler.inventory(), ROWS_MAX) {
-            return Turn::Behind;
+    /// Runs `body` with the scheduler.
+    fn with<R>(
+        &mut self,
+        operation: Operation,
+        step: AgentStep,
+        body: impl FnOnce(&mut AgentWork, &mut Scheduler, Duration) -> R,
+    ) -> R {
+        let did = std::mem::take(&mut self.did);
+        let line = self.shared.line(|| Input::Agent { agent: self.work.index, did, step });
+        let work = &mut self.work;
+        self.shared.hear(operation, line, |scheduler, now| body(work, scheduler, now))
+    }
+
+    /// Notes what the agent did on its own.
+    fn note(&mut self, did: impl FnOnce(&AgentWork) -> Did) {
+        if self.shared.records() {
+            self.did.push(did(&self.work));
         }
-        let Some(task) = scheduler.next_task(self.index, now) else { return Turn::Nothing };
-        let rows = self.agent.catch_up(scheduler.inventory());
-        Turn::Task(task, rows)
+    }
+
+    fn take(&mut self) -> Turn {
+        self.with(Operation::Task, AgentStep::Take, |work, scheduler, now| work.take(scheduler, now))
+    }
+
+    /// Copies the changed rows, in slices.
+    fn approach(&mut self) {
+        while !self
+            .with(Operation::IdleAgent, AgentStep::Approach, |work, scheduler, _| work.approach(scheduler))
+        {
+            self.work.agent.make_room();
+        }
     }
 
     /// Carries out a task until it is settled, and takes the next one.
-    fn work(&mut self, task: Task, mut rows: usize) -> Turn {
-        let shared = self.shared.clone();
+    fn carry_out(&mut self, task: Task, mut rows: usize) -> Turn {
         let began = Instant::now();
         let mut answer = self.answer(&task);
         loop {
-            let next = shared.with(Operation::Task, |scheduler, now| {
-                self.settle(scheduler, &task, answer, (began, rows), now)
+            let next = self.with(Operation::Task, AgentStep::Settle, |work, scheduler, now| {
+                work.settle(scheduler, &task, answer, (|| began.elapsed(), rows), now)
             });
             answer = match next {
                 Next::Turn(turn) => return turn,
@@ -315,7 +401,7 @@ impl AgentThread {
                     self.answer(&task)
                 }
                 Next::CatchUp(answer) => {
-                    shared.approach(Operation::IdleAgent, &mut self.agent);
+                    self.approach();
                     answer
                 }
             };
@@ -323,61 +409,44 @@ impl AgentThread {
     }
 
     fn answer(&mut self, task: &Task) -> Answer {
-        let chooses = Instant::now();
-        let result = self.carry_out(task);
-        let choice_took = chooses.elapsed();
-        let changes = self.agent.cache_changes();
-        *self.shared.stats[self.index].lock() = self.agent.cache_stats();
-        Answer { result, seen: self.agent.revision(), choice_took, changes }
-    }
-
-    /// Settles an answer, and takes the next task. The attempt began at `began` and has copied so many rows.
-    fn settle(
-        &mut self,
-        scheduler: &mut Scheduler,
-        task: &Task,
-        answer: Answer,
-        (began, rows): (Instant, usize),
-        now: Duration,
-    ) -> Next {
-        if self.agent.is_behind(scheduler.inventory(), ROWS_MAX) {
-            return Next::CatchUp(answer);
-        }
-        let Answer { result, seen, choice_took, changes } = answer;
-        let name = result.result();
-        scheduler.learn(self.index, task, &self.laps, &changes);
-        if scheduler.settle(self.index, &mut self.agent, task, result, seen, now) == Settled::Again {
-            return Next::Again(self.agent.catch_up(scheduler.inventory()));
-        }
-        if !matches!(task, Task::Check { .. }) {
-            scheduler.observe_attempt(name, began.elapsed(), choice_took, rows);
-        }
-        Next::Turn(self.take(scheduler, now))
-    }
-
-    fn carry_out(&mut self, task: &Task) -> TaskResult {
         let now = self.shared.started.elapsed();
-        let laps = &mut self.laps;
-        laps.clear();
-        let mut last = Instant::now();
-        task.carry_out(&mut self.agent, now, |part| {
+        let chooses = Instant::now();
+        let mut last = chooses;
+        let mut answer = self.work.answer(task, now, |_| {
             let lap = Instant::now();
-            laps.push((part, lap - last));
-            last = lap;
-        })
+            lap - std::mem::replace(&mut last, lap)
+        });
+        answer.choice_took = chooses.elapsed();
+        self.note(|work| {
+            let laps = work.laps.iter().map(|(part, took)| (*part, nanos(*took)));
+            Did::Answered { at: nanos(now), laps: laps.collect() }
+        });
+        *self.shared.stats[self.work.index].lock() = self.work.agent.cache_stats();
+        answer
     }
 
     /// Idle work: expires old cache entries and repairs outdated lists until the agent is signalled.
     fn maintain_caches(&mut self) {
         let shared = self.shared.clone();
-        let signal = &shared.agents[self.index];
-        self.agent.expire(shared.started.elapsed());
-        shared.approach(Operation::IdleAgent, &mut self.agent);
-        while !signal.is_raised() && self.agent.repair_one() {}
-        let changes = self.agent.cache_changes();
+        let signal = &shared.agents[self.work.index];
+        let now = shared.started.elapsed();
+        self.work.agent.expire(now);
+        self.note(|_| Did::Expired { at: nanos(now) });
+        self.approach();
+        let mut tries = 0;
+        let mut repairs = true;
+        while repairs && !signal.is_raised() {
+            repairs = self.work.agent.repair_one();
+            tries += 1;
+        }
+        let changes = self.work.agent.cache_changes();
+        self.note(|_| Did::Repaired { tries });
         if !changes.is_empty() {
-            shared.with(Operation::IdleAgent, |scheduler, _| scheduler.cache_changed(self.index, &changes));
-            *shared.stats[self.index].lock() = self.agent.cache_stats();
+            let index = self.work.index;
+            self.with(Operation::IdleAgent, AgentStep::TellCaches, |_, scheduler, _| {
+                scheduler.cache_changed(index, &changes);
+            });
+            *shared.stats[index].lock() = self.work.agent.cache_stats();
         }
     }
 }
@@ -386,6 +455,7 @@ impl AgentThread {
 mod tests {
     use super::*;
     use crate::agent::{AgentChoice, CacheLimits};
+    use crate::scheduler::TaskResult;
     use crate::testing::Nowhere;
     use berth_model::{Amounts, Node, Peer, Pod, PodAffinity, PodSelector, PodSpec, PodTerm, Usage};
 
@@ -393,7 +463,11 @@ mod tests {
     fn thread() -> AgentThread {
         let config = SchedulerConfig { agents: 1, ..SchedulerConfig::default() };
         let shared = Arc::new(Shared {
-            scheduler: Mutex::new(Scheduler::new(config, Estimator::default())),
+            desk: Mutex::new(Desk {
+                scheduler: Scheduler::new(config, Estimator::default()),
+                recorder: None,
+            }),
+            records: AtomicBool::new(false),
             agents: vec![Signal::default()],
             stats: vec![Mutex::default()],
             outlet: Box::new(Nowhere),
@@ -401,9 +475,9 @@ mod tests {
             stopping: AtomicBool::new(false),
             pending_binds: AtomicUsize::new(0),
         });
-        change_nodes(&mut shared.scheduler.lock(), false);
+        change_nodes(&mut shared.desk.lock().scheduler, false);
         let agent = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: 1 });
-        AgentThread { index: 0, agent, shared, laps: Vec::new() }
+        AgentThread::new(0, agent, shared)
     }
 
     fn change_nodes(scheduler: &mut Scheduler, unschedulable: bool) {
@@ -457,14 +531,15 @@ mod tests {
     fn an_agent_that_is_far_behind_copies_rows_in_slices_before_it_takes_a_task() {
         let mut thread = thread();
         let shared = thread.shared.clone();
-        let mut scheduler = shared.scheduler.lock();
+        let mut desk = shared.desk.lock();
+        let scheduler = &mut desk.scheduler;
         scheduler.apply_node(Node { name: "one too many".into(), ..Node::default() });
-        assert!(matches!(thread.take(&mut scheduler, Duration::ZERO), Turn::Behind));
-        drop(scheduler);
-        shared.approach(Operation::IdleAgent, &mut thread.agent);
-        let turn = thread.take(&mut shared.scheduler.lock(), Duration::ZERO);
+        assert!(matches!(thread.work.take(scheduler, Duration::ZERO), Turn::Behind));
+        drop(desk);
+        thread.approach();
+        let turn = thread.take();
         assert!(matches!(turn, Turn::Nothing), "there is no pod");
-        assert!(!thread.agent.is_behind(shared.scheduler.lock().inventory(), 0));
+        assert!(!thread.work.agent.is_behind(shared.desk.lock().scheduler.inventory(), 0));
     }
 
     /// Of the pods that look at others, which a commit counts anew.
@@ -472,12 +547,13 @@ mod tests {
     fn what_changed_while_an_agent_chose_is_copied_in_slices_before_the_commit() {
         let mut thread = thread();
         let shared = thread.shared.clone();
-        let mut scheduler = shared.scheduler.lock();
+        let mut desk = shared.desk.lock();
+        let scheduler = &mut desk.scheduler;
         scheduler.apply_pod(hermit(), Duration::ZERO);
         scheduler.retain_nodes(&(0..ROWS_MAX).map(|at| format!("n{at}").into()).collect());
         scheduler.retain_pods(&["a".into()].into());
         scheduler.set_leading(true);
-        let Turn::Task(task, ROWS_MAX) = thread.take(&mut scheduler, Duration::ZERO) else {
+        let Turn::Task(task, ROWS_MAX) = thread.work.take(scheduler, Duration::ZERO) else {
             panic!("there is a task");
         };
         let answer = thread.answer(&task);
@@ -486,14 +562,15 @@ mod tests {
             "{:?}",
             answer.result
         );
-        change_nodes(&mut scheduler, true);
-        change_nodes(&mut scheduler, false);
-        let next = thread.settle(&mut scheduler, &task, answer, (shared.started, 0), Duration::ZERO);
+        change_nodes(scheduler, true);
+        change_nodes(scheduler, false);
+        let next = thread.work.settle(scheduler, &task, answer, (|| Duration::ZERO, 0), Duration::ZERO);
         let Next::CatchUp(answer) = next else { panic!("it copies all of them at once") };
-        drop(scheduler);
-        shared.approach(Operation::IdleAgent, &mut thread.agent);
-        let mut scheduler = shared.scheduler.lock();
-        let next = thread.settle(&mut scheduler, &task, answer, (shared.started, 0), Duration::ZERO);
+        drop(desk);
+        thread.approach();
+        let mut desk = shared.desk.lock();
+        let scheduler = &mut desk.scheduler;
+        let next = thread.work.settle(scheduler, &task, answer, (|| Duration::ZERO, 0), Duration::ZERO);
         assert!(matches!(next, Next::Turn(Turn::Nothing)) && scheduler.binds() == 1);
     }
 }

@@ -19,6 +19,7 @@ pub mod preempt;
 pub mod profile;
 pub mod queue;
 pub mod quota;
+pub mod recording;
 pub mod repack;
 pub mod rules;
 pub mod scheduler;

@@ -5,11 +5,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::rules::PlacementSettings;
 use berth_model::{NodeAffinity, Spread};
 
 /// Settings for the pods of one scheduler name.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     /// Placement of pods that no policy governs.
     pub placement: Arc<PlacementSettings>,
@@ -20,7 +22,7 @@ pub struct Profile {
 }
 
 /// The profiles of a scheduler.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profiles {
     /// For pods whose scheduler has no profile of its own.
     pub default: Profile,

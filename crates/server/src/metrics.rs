@@ -163,6 +163,8 @@ pub struct MetricSources {
     /// Watches of all other kinds together.
     pub object_watches: Arc<WatchCounters>,
     pub self_checks: Arc<SelfCheckCounters>,
+    /// Bytes of the recording.
+    pub recorded: Arc<AtomicU64>,
     /// Time of the last renewal of the Lease, in seconds since 1970; 0: this process has not held it.
     pub lease_renewed: Arc<AtomicI64>,
     /// `None` without `serving.address`.
@@ -470,6 +472,7 @@ impl Scrape {
             claim_watch,
             object_watches,
             self_checks,
+            recorded,
             lease_renewed,
             serving: _,
             recommender: _,
@@ -556,6 +559,9 @@ impl Scrape {
                 .collect();
             counters(to, name, help, &values)?;
         }
+        let (bytes, recording) = (recorded.load(Relaxed), usize::from(engine.records()));
+        counters(to, "berth_recorded_bytes", "Bytes written to the recording", &[(&[], bytes)])?;
+        gauges(to, "berth_recording", "1 while a recording is made", &[(&[], recording)])?;
         counters(
             to,
             "berth_self_checks",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use kube::Client;
 
-use super::agent_configs;
+use crate::cli::engine_settings::agent_configs;
 use berth_config::Config;
 use berth_controllers::leadership::Leadership;
 use berth_controllers::tasks::Tasks;

@@ -39,6 +39,21 @@ fn own_binds_skip_the_guard_only_while_one_replica_is_active() {
 }
 
 #[test]
+fn recordings_have_room_for_this_one_and_the_one_before() {
+    let room = |values: &str| {
+        let objects = rendered(values);
+        let volumes = &the("Deployment", &objects)["spec"]["template"]["spec"]["volumes"];
+        let state = volumes.as_array().unwrap().iter().find(|volume| volume["name"] == "state");
+        state.unwrap()["emptyDir"]["sizeLimit"].clone()
+    };
+    assert_eq!(room(""), "16Mi");
+    let recorded = "config: {recorder: {enabled: true, maxMiB: 100}}";
+    assert_eq!(room(recorded), "216Mi");
+    let recorder = loaded_config(&rendered(recorded)).recorder;
+    assert!(recorder.enabled && recorder.directory.starts_with("/var/lib/berth"), "{recorder:?}");
+}
+
+#[test]
 fn the_guard_leaves_the_cluster_and_berth_itself_a_way_to_start() {
     for (_, webhook) in webhooks(&rendered(GUARD)) {
         let selector = &webhook["namespaceSelector"]["matchExpressions"][0];

@@ -32,6 +32,10 @@ const COVERED: &[Document] = &[
             ("cargo test -p berth-scheduler --lib", ".ci/run, with the tests of all crates"),
             ("cargo test --test it docs", ".ci/run, with all tests"),
             (".ci/run", "nothing here: it runs the tests"),
+            (
+                "cargo mutants -p berth-scheduler -p berth-rightsizing -p berth-devices -p berth-model --shard 100/205 --sharding round-robin -- --lib -- --skip a_deep_expression",
+                "nothing in a normal run: it takes 22 minutes, and needs cargo-mutants",
+            ),
         ],
     },
     Document {
@@ -273,6 +277,21 @@ const COVERED: &[Document] = &[
             ),
             ("helm push berth-0.1.0.tgz oci://REGISTRY/charts", REGISTRY),
             ("git tag 0.1.0", "nothing here: git's own"),
+        ],
+    },
+    Document {
+        path: "docs/replay.md",
+        commands: &[
+            (
+                "helm upgrade berth charts/berth --namespace berth-system --reset-then-reuse-values --set config.recorder.enabled=true",
+                "tests/it/chart/features.rs renders the chart with this value",
+            ),
+            (
+                "kubectl exec --namespace berth-system POD -- /berth replay /var/lib/berth/recordings --print > recording.jsonl",
+                "tests/it/replay.rs, without a container",
+            ),
+            ("berth replay recording.jsonl", "tests/it/replay.rs"),
+            ("berth replay recording.jsonl --config packed.yaml", "tests/it/replay.rs"),
         ],
     },
     Document {

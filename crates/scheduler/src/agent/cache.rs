@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::Part;
 use super::common::{CommonList, ListObjects, ListSources};
 use super::domains::{Domains, TopologyId};
@@ -22,7 +24,7 @@ use crate::inventory::Revision;
 use crate::rules::{CachedRule, Salt};
 
 /// Limits of one agent's caches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheLimits {
     /// Bytes of lists, common lists, rule objects and domain counts together. Only the list in use may exceed it.
     pub bytes: usize,

@@ -19,6 +19,8 @@ mod view;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use cache::{CacheChange, CacheLimits, CacheStats};
 #[cfg(test)]
 pub use list::KEYS_READ;
@@ -34,7 +36,7 @@ use domains::Domains;
 use plan::Topologies;
 
 /// Configuration of an agent; constant for its lifetime.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct AgentConfig {
     pub cache: CacheLimits,
     /// Seed of the agent's salt and its choices.
@@ -63,7 +65,7 @@ pub struct Candidate {
 
 /// Part of the work for a request, for the estimator and the metrics. The caller, who has a clock, measures the times:
 /// the agent calls `lap` at the end of each part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Part {
     /// The ranked list was cached: repaired and read.
     ListHit,

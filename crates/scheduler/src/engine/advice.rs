@@ -11,6 +11,7 @@ use crate::class::Class;
 use crate::gang::AllocationName;
 use crate::inventory::{NodeId, Revision};
 use crate::objects::Budgets;
+use crate::recording::Input;
 use crate::repack::{Case, Resident, Residents};
 
 /// What a pass begins with.
@@ -26,12 +27,12 @@ impl Engine {
     /// Returns at most `most` cases, and copies the rows to `agent` if there are any; `None` unless this process leads and is synced.
     /// Changes only the agent. Bounded by the parked classes and allocations, `most`, the disruption budgets and the changed rows.
     pub fn advice_input(&self, agent: &mut Agent, most: usize) -> Option<AdviceInput> {
-        if self.with(Operation::Advice, |scheduler, _| {
+        if self.read(Operation::Advice, |scheduler, _| {
             scheduler.leading() && scheduler.synced() && !scheduler.stuck(1).0.is_empty()
         }) {
             self.shared.approach(Operation::Advice, agent);
         }
-        self.with(Operation::Advice, |scheduler, _| {
+        self.read(Operation::Advice, |scheduler, _| {
             if !scheduler.leading() || !scheduler.synced() {
                 return None;
             }
@@ -45,7 +46,8 @@ impl Engine {
 
     /// Replaces the advice that the statuses of allocations show, unless leadership was lost. Bounded by the advised allocations.
     pub fn advise(&self, help: BTreeMap<AllocationName, Arc<str>>) {
-        self.with(Operation::Advice, |scheduler, _| {
+        let line = self.line(|| Input::Advise(help.clone().into_iter().collect()));
+        self.hear(Operation::Advice, line, |scheduler, _| {
             if scheduler.leading() {
                 scheduler.advise(help);
             }
@@ -54,22 +56,24 @@ impl Engine {
 
     /// Removes the advice from the statuses of all allocations, leading or not. Bounded by the advised allocations.
     pub fn withdraw_advice(&self) {
-        self.with(Operation::Advice, |scheduler, _| scheduler.advise(BTreeMap::new()));
+        let line = self.line(|| Input::WithdrawAdvice);
+        self.hear(Operation::Advice, line, |scheduler, _| scheduler.advise(BTreeMap::new()));
     }
 
     /// Returns the name that a node id has now. Constant time.
     pub fn node_name(&self, node: NodeId) -> Arc<str> {
-        self.with(Operation::Advice, |scheduler, _| scheduler.inventory().name(node).clone())
+        self.read(Operation::Advice, |scheduler, _| scheduler.inventory().name(node).clone())
     }
 }
 
 /// Reads the live pods. Changes only the classifier; bounded by the pods of one node, or by one pod.
 impl Residents for Engine {
     fn on(&mut self, node: NodeId, revision: Revision) -> Option<Vec<Resident>> {
-        self.with(Operation::Advice, |scheduler, _| scheduler.residents(node, revision))
+        self.read(Operation::Advice, |scheduler, _| scheduler.residents(node, revision))
     }
 
     fn class_of(&mut self, uid: &str) -> Option<Arc<Class>> {
-        self.with(Operation::Advice, |scheduler, _| scheduler.class_of_resident(uid))
+        let line = self.line(|| Input::ClassOfResident(uid.into()));
+        self.hear(Operation::Advice, line, |scheduler, _| scheduler.class_of_resident(uid))
     }
 }

@@ -3,6 +3,7 @@
 //! The lock is held to classify the pod and to copy the rows that changed since the agent's last call (all rows at first). The agent
 //! evaluates the nodes, and texts are made, without it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use crate::agent::Agent;
 use crate::class::Class;
 use crate::decisions::PlacementDecision;
 use crate::inventory::NodeId;
+use crate::recording::Input;
 use crate::rules::{Reasons, Standing};
-use crate::scheduler::{PodRefusal, Verdict};
+use crate::scheduler::{PodRefusal, Scheduler, Verdict};
 use berth_model::Pod;
 
 /// What an agent needs to evaluate nodes for a pod, as of the rows that it has just copied.
@@ -53,14 +55,9 @@ impl Engine {
         named: Option<u64>,
     ) -> Result<Evaluation, EvaluationError> {
         self.shared.approach(Operation::Evaluation, agent);
-        self.with(Operation::Evaluation, |scheduler, now| {
-            if !scheduler.synced() {
-                return Err(EvaluationError::NotSynced);
-            }
-            if let Some(refusal) = PodRefusal::of(pod) {
-                return Err(refusal.into());
-            }
-            let class = scheduler.class_of(pod);
+        let line = self.line(|| Input::Evaluate(Cow::Borrowed(pod)));
+        self.hear(Operation::Evaluation, line, |scheduler, now| {
+            let class = classified(scheduler, pod)?;
             let nominated = scheduler.nominated(&class, pod);
             let inventory = scheduler.inventory();
             agent.catch_up(inventory);
@@ -77,17 +74,15 @@ impl Engine {
     /// pods of other nodes are not evaluated. Changes only the classifier. Bounded by the candidates and their victims.
     ///
     /// # Errors
-    /// Why the pod is not scheduled at all.
+    /// Why the pod cannot be evaluated.
     pub fn admits_without(
         &self,
         pod: &Pod,
         candidates: &[(&str, Vec<&str>)],
     ) -> Result<Vec<bool>, EvaluationError> {
-        self.with(Operation::Evaluation, |scheduler, _| {
-            if let Some(refusal) = PodRefusal::of(pod) {
-                return Err(refusal.into());
-            }
-            let class = scheduler.class_of(pod);
+        let line = self.line(|| Input::Evaluate(Cow::Borrowed(pod)));
+        self.hear(Operation::Evaluation, line, |scheduler, _| {
+            let class = classified(scheduler, pod)?;
             let admits =
                 |(node, victims): &(&str, Vec<&str>)| scheduler.admits_without(&class, pod, node, victims);
             Ok(candidates.iter().map(admits).collect())
@@ -96,7 +91,7 @@ impl Engine {
 
     /// Returns the latest remembered decision about a pod of this name, and how long ago it was. Bounded by a constant.
     pub fn why(&self, namespace: &str, name: &str) -> Option<(PlacementDecision, Duration)> {
-        self.with(Operation::Evaluation, |scheduler, now| {
+        self.read(Operation::Evaluation, |scheduler, now| {
             let decision = scheduler.decisions().recall(namespace, name)?;
             Some((decision.clone(), decision.age(now)))
         })
@@ -111,7 +106,8 @@ impl Engine {
         name: &str,
     ) -> Option<(Pod, &'static str, Verdict)> {
         self.shared.approach(Operation::Evaluation, agent);
-        let (pod, state, inquiry, names) = self.with(Operation::Evaluation, |scheduler, _| {
+        let line = self.line(|| Input::Explain { namespace: namespace.into(), name: name.into() });
+        let (pod, state, inquiry, names) = self.hear(Operation::Evaluation, line, |scheduler, _| {
             let (pod, state) = scheduler.find_waiting(namespace, name)?;
             let inquiry = scheduler.inquire(agent, &pod);
             let inventory = scheduler.inventory();
@@ -121,5 +117,16 @@ impl Engine {
         })?;
         let verdict = inquiry.verdict(agent, |node| &names[node.index()]);
         Some((pod, state, verdict))
+    }
+}
+
+/// Returns the class of a pod of another scheduler.
+pub(crate) fn classified(scheduler: &mut Scheduler, pod: &Pod) -> Result<Arc<Class>, EvaluationError> {
+    if !scheduler.synced() {
+        return Err(EvaluationError::NotSynced);
+    }
+    match PodRefusal::of(pod) {
+        Some(refusal) => Err(refusal.into()),
+        None => Ok(scheduler.class_of(pod)),
     }
 }

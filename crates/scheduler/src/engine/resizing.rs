@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::{Engine, Operation};
+use crate::recording::Input;
 use crate::scheduler::{Growth, GrowthError};
 use berth_model::NodeSize;
 
@@ -19,7 +20,12 @@ impl Engine {
         unsettled: Option<&Growth>,
         more: NodeSize,
     ) -> Result<Growth, GrowthError> {
-        self.with(Operation::Resize, |scheduler, _| match unsettled {
+        let line = self.line(|| Input::GrowInPlace {
+            uid: uid.clone(),
+            unsettled: unsettled.map(|growth| growth.number),
+            more,
+        });
+        self.hear(Operation::Resize, line, |scheduler, _| match unsettled {
             Some(unsettled) => scheduler.grow_instead(uid, unsettled, more),
             None => scheduler.grow_in_place(uid, more),
         })
@@ -27,6 +33,7 @@ impl Engine {
 
     /// Releases the growth of a resize that was not applied, unless a watch event has replaced it.
     pub fn take_growth_back(&self, uid: &Arc<str>, growth: &Growth) {
-        self.with(Operation::Resize, |scheduler, _| scheduler.take_growth_back(uid, growth));
+        let line = self.line(|| Input::TakeGrowthBack { uid: uid.clone(), growth: growth.number });
+        self.hear(Operation::Resize, line, |scheduler, _| scheduler.take_growth_back(uid, growth));
     }
 }

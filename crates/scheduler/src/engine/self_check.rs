@@ -1,11 +1,13 @@
 //! Self-check: invariants, recounts, and comparison with lists of the API server, in slices.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::{Engine, Operation};
 use crate::invariants::Violation;
 use crate::inventory::{Discrepancy, NodeId};
+use crate::recording::Input;
 use crate::scheduler::{PodWalk, Scheduler};
 use berth_model::{Node, Pod};
 
@@ -18,11 +20,11 @@ impl Engine {
         let (mut found, mut next) = (Vec::new(), Some(0));
         while let Some(from) = next {
             let (of_pods, more) =
-                self.with(Operation::SelfCheck, |scheduler, _| scheduler.check_pods_from(from));
+                self.read(Operation::SelfCheck, |scheduler, _| scheduler.check_pods_from(from));
             found.extend(of_pods);
             next = more;
         }
-        found.extend(self.with(Operation::SelfCheck, |scheduler, _| scheduler.check_queues()));
+        found.extend(self.read(Operation::SelfCheck, |scheduler, _| scheduler.check_queues()));
         found
     }
 
@@ -31,7 +33,9 @@ impl Engine {
     pub fn heal(&self) -> Vec<Discrepancy> {
         let (mut wrong, mut next) = (Vec::new(), Some(NodeId(0)));
         while let Some(node) = next {
-            let (found, more) = self.with(Operation::SelfCheck, |scheduler, _| scheduler.heal_from(node));
+            let line = self.line(|| Input::Heal { from: node });
+            let (found, more) =
+                self.hear(Operation::SelfCheck, line, |scheduler, _| scheduler.heal_from(node));
             wrong.extend(found);
             next = more;
         }
@@ -51,7 +55,7 @@ impl Engine {
     fn differing<T>(&self, objects: Vec<T>, knows: impl Fn(&Scheduler, &T) -> bool) -> Vec<T> {
         let mut known = Vec::with_capacity(objects.len());
         for slice in objects.chunks(SLICE_MAX) {
-            self.with(Operation::SelfCheck, |scheduler, _| {
+            self.read(Operation::SelfCheck, |scheduler, _| {
                 known.extend(slice.iter().map(|object| knows(scheduler, object)))
             });
         }
@@ -63,7 +67,7 @@ impl Engine {
         let (mut unlisted, mut walk) = (Vec::new(), PodWalk::default());
         loop {
             let known =
-                self.with(Operation::SelfCheck, |scheduler, _| scheduler.known_pods(namespace, &mut walk));
+                self.read(Operation::SelfCheck, |scheduler, _| scheduler.known_pods(namespace, &mut walk));
             if known.is_empty() {
                 return unlisted;
             }
@@ -73,19 +77,19 @@ impl Engine {
 
     /// Returns the namespaces of all known pods. Bounded by their number.
     pub fn pod_namespaces(&self) -> BTreeSet<Arc<str>> {
-        self.with(Operation::SelfCheck, |scheduler, _| scheduler.pod_namespaces().cloned().collect())
+        self.read(Operation::SelfCheck, |scheduler, _| scheduler.pod_namespaces().cloned().collect())
     }
 
     /// Returns the pods with a reservation that are not waiting pods of this scheduler. Bounded by the number of nominated pods.
     pub fn reserved_for_others(&self) -> BTreeSet<Arc<str>> {
-        self.with(Operation::SelfCheck, |scheduler, _| scheduler.reserved_for_others().cloned().collect())
+        self.read(Operation::SelfCheck, |scheduler, _| scheduler.reserved_for_others().cloned().collect())
     }
 
     /// Returns the known nodes that are not listed.
     pub fn unlisted_nodes(&self, listed: &HashSet<Arc<str>>) -> Vec<Arc<str>> {
         let (mut unlisted, mut next) = (Vec::new(), Some(NodeId(0)));
         while let Some(node) = next {
-            next = self.with(Operation::SelfCheck, |scheduler, _| {
+            next = self.read(Operation::SelfCheck, |scheduler, _| {
                 let (names, more) = scheduler.inventory().node_names_from(node, SLICE_MAX);
                 unlisted.extend(names.filter(|name| !listed.contains(*name)).cloned());
                 more
@@ -96,21 +100,25 @@ impl Engine {
 
     /// Takes over the state of the API server for a pod that differs.
     pub fn mend_pod(&self, pod: Pod) {
-        self.with(Operation::SelfCheck, |scheduler, now| scheduler.mend_pod(pod, now));
+        let line = self.line(|| Input::MendPod(Cow::Borrowed(&pod)));
+        self.hear(Operation::SelfCheck, line, |scheduler, now| scheduler.mend_pod(pod, now));
     }
 
     /// Forgets a pod that does not exist.
     pub fn mend_pod_gone(&self, uid: &Arc<str>) {
-        self.with(Operation::SelfCheck, |scheduler, _| scheduler.mend_pod_gone(uid));
+        let line = self.line(|| Input::MendPodGone(uid.clone()));
+        self.hear(Operation::SelfCheck, line, |scheduler, _| scheduler.mend_pod_gone(uid));
     }
 
     /// Takes over the state of the API server for a node that differs.
     pub fn mend_node(&self, node: Node) {
-        self.with(Operation::SelfCheck, |scheduler, _| scheduler.mend_node(node));
+        let line = self.line(|| Input::MendNode(Cow::Borrowed(&node)));
+        self.hear(Operation::SelfCheck, line, |scheduler, _| scheduler.mend_node(node));
     }
 
     /// Forgets a node that does not exist.
     pub fn mend_node_gone(&self, name: &str) {
-        self.with(Operation::SelfCheck, |scheduler, _| scheduler.mend_node_gone(name));
+        let line = self.line(|| Input::MendNodeGone(name.into()));
+        self.hear(Operation::SelfCheck, line, |scheduler, _| scheduler.mend_node_gone(name));
     }
 }

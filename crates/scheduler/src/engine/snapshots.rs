@@ -50,7 +50,7 @@ pub struct LimitsReached {
 impl Engine {
     /// Returns all counters and sizes as of one time. Bounded by the number of waiting pods and of namespaces with terms.
     pub fn statistics(&self) -> Statistics {
-        self.with(Operation::Snapshot, |scheduler, _| {
+        self.read(Operation::Snapshot, |scheduler, _| {
             let (pods, assumed) = scheduler.ledger().counts();
             Statistics {
                 counters: scheduler.stats().clone(),
@@ -74,7 +74,7 @@ impl Engine {
 
     /// Returns what the limits of the scheduler hold back. Bounded by `most`.
     pub fn limits_reached(&self, most: usize) -> LimitsReached {
-        self.with(Operation::Snapshot, |scheduler, _| LimitsReached {
+        self.read(Operation::Snapshot, |scheduler, _| LimitsReached {
             refused_pods: scheduler.stats().over_limit,
             full_namespaces: scheduler.ledger().selectors().full().take(most).cloned().collect(),
             ignored_allocations: scheduler.ignored_allocations(),
@@ -84,22 +84,22 @@ impl Engine {
 
     /// Returns the use of the first `most` quotas by name. Bounded by `most`.
     pub fn quota_standings(&self, most: usize) -> Vec<QuotaStanding> {
-        self.with(Operation::Snapshot, |scheduler, _| scheduler.quota_standings(most))
+        self.read(Operation::Snapshot, |scheduler, _| scheduler.quota_standings(most))
     }
 
     /// Returns the latencies that the dispatcher has measured. Of a fixed size.
     pub fn estimator(&self) -> Estimator {
-        self.with(Operation::Snapshot, |scheduler, _| scheduler.estimator().clone())
+        self.read(Operation::Snapshot, |scheduler, _| scheduler.estimator().clone())
     }
 
     /// Returns all nodes. Bounded by their number: shares them, copies none.
     pub fn nodes(&self) -> Vec<Arc<Node>> {
-        self.with(Operation::Snapshot, |scheduler, _| scheduler.inventory().nodes().cloned().collect())
+        self.read(Operation::Snapshot, |scheduler, _| scheduler.inventory().nodes().cloned().collect())
     }
 
     /// Returns the labels of a namespace; `None`: it is not known.
     pub fn namespace_labels(&self, namespace: &str) -> Option<Labels> {
-        self.with(Operation::Snapshot, |scheduler, _| scheduler.namespace_labels(namespace).cloned())
+        self.read(Operation::Snapshot, |scheduler, _| scheduler.namespace_labels(namespace).cloned())
     }
 
     /// Returns what the pods of DaemonSets and static pods request on these nodes, in the same order; nothing on unknown nodes. Takes
@@ -107,7 +107,7 @@ impl Engine {
     pub fn requested_by_daemons(&self, nodes: &[Arc<Node>]) -> Vec<Amounts> {
         const NODES_AT_ONCE: usize = 32;
         let slices = nodes.chunks(NODES_AT_ONCE).flat_map(|slice| {
-            self.with(Operation::Snapshot, |scheduler, _| {
+            self.read(Operation::Snapshot, |scheduler, _| {
                 let ledger = scheduler.ledger();
                 let of = |node: &Arc<Node>| {
                     let id = scheduler.inventory().find(&node.name)?;
@@ -121,7 +121,7 @@ impl Engine {
 
     /// Returns the requests that are charged to a node; `None`: it is unknown. Constant time.
     pub fn requested_on(&self, node: &str) -> Option<Amounts> {
-        self.with(Operation::Snapshot, |scheduler, _| {
+        self.read(Operation::Snapshot, |scheduler, _| {
             let inventory = scheduler.inventory();
             Some(inventory.row(inventory.find(node)?).requested)
         })

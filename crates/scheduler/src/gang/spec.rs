@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use berth_model::{LabelSelector, Peer};
 
 /// Kind of the object that defines an allocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum AllocationKind {
     /// `allocations.berth.dev`.
     Allocation,
@@ -28,7 +30,7 @@ impl AllocationKind {
 }
 
 /// Name of an allocation.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AllocationName {
     pub kind: AllocationKind,
     pub namespace: Arc<str>,
@@ -43,7 +45,7 @@ impl fmt::Display for AllocationName {
 }
 
 /// Spec of an allocation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
     pub name: AllocationName,
     pub uid: Arc<str>,
@@ -63,7 +65,7 @@ pub struct Allocation {
 }
 
 /// A group of pods in an allocation, with its own minimum.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GangRole {
     /// Empty if there is only one role.
     pub name: Arc<str>,
@@ -74,7 +76,7 @@ pub struct GangRole {
 }
 
 /// Selects the pods of a role, in the allocation's namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RoleMembers {
     /// Pods with these labels.
     Selected(LabelSelector),
@@ -85,21 +87,21 @@ pub enum RoleMembers {
 }
 
 /// A controller of pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerName {
     pub kind: Arc<str>,
     pub name: Arc<str>,
 }
 
 /// Placement of the members relative to each other.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GangTopology {
     /// Node label: nodes with the same value are one domain.
     pub key: Arc<str>,
     pub mode: GangTopologyMode,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GangTopologyMode {
     /// All pods in one domain, or none is placed.
     Required,

@@ -9,6 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use berth_model::{
     Identity, LabelSelector, Labels, Operator, PodAffinity, PodSelector, PodTerm, WeightedPodTerm,
 };
@@ -23,7 +25,7 @@ pub const HINTS_MAX: usize = 16_384;
 pub const TERMS_MAX: usize = 16;
 
 /// Pods of one namespace, selected by labels.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SelectedPods {
     pub namespace: Arc<str>,
     /// The workload's `spec.selector`. A selector that matches nothing, or everything, is invalid.
@@ -31,7 +33,7 @@ pub struct SelectedPods {
 }
 
 /// Placement preference.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hint {
     /// Workload whose pods are placed by the hint.
     pub of: SelectedPods,

@@ -12,6 +12,8 @@ mod tiers;
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 pub use journal::{Change, Journal};
 pub use ledger::{Charge, Conflict, Discrepancy, Ledger, Occupant};
 pub use row::{GRANTED, KEPT_FROM_ALL, Peers, Reservation, Row, VolumesInUse};
@@ -29,7 +31,7 @@ use berth_model::{Holding, Node, NodeStorage, ProvidedResources, StaticVolume};
 pub type Revision = u64;
 
 /// Dense id of a node: an index into the rows. It is reused once the node is deleted and its last pod is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
 impl NodeId {

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::ObjectName;
 use berth_model::{Identity, LabelSelector};
 
 /// Disruptions currently allowed for the selected pods.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DisruptionBudget {
     pub name: ObjectName,
     /// A selector that matches everything selects nothing, as upstream.

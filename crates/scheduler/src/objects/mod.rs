@@ -12,6 +12,8 @@ mod volumes;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 pub use budgets::{Budgets, DisruptionBudget, Spending};
 pub use devices::{Devices, DevicesChanged, ResolvedClaims};
 pub use volumes::{
@@ -32,7 +34,7 @@ use berth_model::{
 use spreading::Spreading;
 
 /// Kind of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ObjectKind {
     Namespace,
     PersistentVolume,
@@ -69,7 +71,7 @@ impl ObjectKind {
 }
 
 /// Name of an object.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ObjectName {
     /// Empty for cluster-scoped objects.
     pub namespace: Arc<str>,
@@ -77,7 +79,7 @@ pub struct ObjectName {
 }
 
 /// The part of an object that scheduling reads.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClusterObject {
     Namespace {
         name: Arc<str>,

@@ -14,6 +14,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 pub use needs::Resolved;
 pub use progress::{BindingError, ClaimProgress, ClaimRequest, WantedVolume};
 
@@ -24,7 +26,7 @@ use berth_model::{
 };
 
 /// `v1.PersistentVolume`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
     /// `metadata.resourceVersion`; 0 if it is not a number.
     pub version: u64,
@@ -38,7 +40,7 @@ pub struct Volume {
     pub csi: Option<CsiVolume>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimRef {
     pub claim: ClaimName,
     /// Empty: any claim with this name.
@@ -46,7 +48,7 @@ pub struct ClaimRef {
 }
 
 /// `v1.PersistentVolumeClaim`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     pub name: ClaimName,
     pub uid: Arc<str>,
@@ -76,7 +78,7 @@ impl Claim {
 }
 
 /// `storage.k8s.io/v1.StorageClass`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StorageClass {
     pub name: Arc<str>,
     pub provisioner: Arc<str>,
@@ -87,7 +89,7 @@ pub struct StorageClass {
 }
 
 /// `storage.k8s.io/v1.CSIStorageCapacity`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capacity {
     pub object: ObjectName,
     pub class: Arc<str>,
@@ -103,7 +105,7 @@ impl Capacity {
 }
 
 /// `storage.k8s.io/v1.VolumeAttachment`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     pub name: Arc<str>,
     pub node: Arc<str>,

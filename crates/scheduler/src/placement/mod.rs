@@ -11,6 +11,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::objects::ClaimRequest;
 use berth_devices::ClaimUpdate;
 
@@ -18,7 +20,7 @@ pub use memory::MemoryStore;
 pub use protocol::{BindAttempt, BindOutcome, BindStep, LATE_EFFECT, MOST_UNKNOWN};
 
 /// A binding of one pod to one node. The uid is part of the request: a recreated pod of the same name is never bound by it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Binding {
     pub uid: Arc<str>,
     pub namespace: Arc<str>,
@@ -29,7 +31,7 @@ pub struct Binding {
 }
 
 /// What to ask for the claims of one pod that has its node.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClaimOrder {
     /// Of the pod.
     pub uid: Arc<str>,
@@ -59,7 +61,7 @@ pub enum Reply {
 }
 
 /// The state of the pod in the store (`GET`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Truth {
     /// No pod of this name, or one with another uid, or one that has finished: it uses no room.
     Gone,

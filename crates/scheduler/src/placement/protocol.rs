@@ -8,6 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Reply, Truth};
 
 /// Time within which the store may still carry out a request whose answer was lost. The kube store asks the API
@@ -38,7 +40,7 @@ pub enum BindStep {
 }
 
 /// The outcome of a bind.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BindOutcome {
     /// The pod is bound to the chosen node.
     Bound,

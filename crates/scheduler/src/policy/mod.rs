@@ -14,6 +14,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 pub(crate) use status::{MOST_NAMES, names, names_of};
 pub use status::{PolicyStatus, StatusReason};
 
@@ -23,7 +25,7 @@ use crate::rules::{AgentLimit, CellLimit, PlacementSettings, PreferenceOrder, ha
 use berth_model::{Identity, LabelSelector, Labels, Packing};
 
 /// One policy as observed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedPolicy {
     pub name: Arc<str>,
     pub uid: Arc<str>,
@@ -36,14 +38,14 @@ pub struct ObservedPolicy {
 }
 
 /// Selects the pods of a policy.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Governs {
     /// Sorted; empty: any.
     pub schedulers: Box<[Arc<str>]>,
     pub namespaces: SelectedNamespaces,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SelectedNamespaces {
     #[default]
     All,
@@ -53,7 +55,7 @@ pub enum SelectedNamespaces {
 }
 
 /// Settings of a policy; unset ones default to those for pods without a policy.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicySettings {
     pub packing: Option<Packing>,
     pub candidate_width: Option<usize>,

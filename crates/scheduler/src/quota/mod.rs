@@ -17,6 +17,8 @@ mod tests;
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 pub use accounts::{Account, Accounts, Lack};
 pub use index::{Index, QuotaChange};
 pub use lines::QuotaLines;
@@ -31,7 +33,7 @@ use berth_model::Identity;
 pub const QUEUE_LABEL: &str = "berth.dev/queue";
 
 /// One quota as observed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
     pub name: Arc<str>,
     pub uid: Arc<str>,
@@ -45,7 +47,7 @@ pub struct Quota {
 }
 
 /// Selects the pods of a quota.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scope {
     /// Pods whose [`QUEUE_LABEL`] has this value.
     pub queue: Option<Arc<str>>,
@@ -53,14 +55,14 @@ pub struct Scope {
 }
 
 /// Resources that are not listed are not limited, or not guaranteed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     pub guaranteed: Limit,
     pub maximum: Limit,
 }
 
 /// Pods of other quotas that the pods of this quota may preempt.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reclaim {
     /// Within its guarantee pods of borrowing quotas, whatever their priority; beyond it, those with lower priority.
     #[default]

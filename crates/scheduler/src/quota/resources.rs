@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use berth_model::{Amounts, Node, Quantity, QuantityError, Usage, exact_bytes};
 
 /// A counted resource; the order is that of reports.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum QuotaResource {
     /// In millicores.
     Cpu,
@@ -73,7 +75,7 @@ impl QuotaResource {
 }
 
 /// Amounts by resource, as listed in a quota; may be 0. Sorted, without duplicates.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit(Box<[(QuotaResource, i64)]>);
 
 impl Limit {

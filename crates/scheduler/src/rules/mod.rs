@@ -26,6 +26,8 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
+use serde::{Deserialize, Serialize};
+
 pub use dynamic_resources::{device_shortage, take_devices};
 pub use image_locality::WORST as NO_IMAGE;
 pub use key::{GOLDEN, Key, Layout, Salt, Scores, Standing, hash_of, mix, unit};
@@ -47,7 +49,7 @@ use berth_model::{Node, PodSpec, Usage, VolumeNeeds};
 pub type RuleAnswer = u16;
 
 /// The rules whose answers are worth caching.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CachedRule {
     TaintToleration,
     NodeAffinity,

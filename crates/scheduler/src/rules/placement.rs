@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use berth_model::{Packing, Preference};
 
 use super::key::Layout;
@@ -22,7 +24,7 @@ pub const fn most_steps(preference: Preference) -> Option<u16> {
 }
 
 /// Settings that are the same for all pods under one policy; with the class they determine the ranking of nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PlacementSettings {
     pub order: PreferenceOrder,
     pub packing: Packing,
@@ -38,7 +40,7 @@ pub struct PlacementSettings {
 
 /// Restricts such pods to some of the agents, so that the caches of the remaining agents stay available for all other
 /// pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AgentLimit {
     pub most: u8,
     /// Selects the first agent: different policies start at different agents.
@@ -56,7 +58,8 @@ impl AgentLimit {
 }
 
 /// Preferences that count, most important first, with their steps.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "Vec<(Preference, u16)>", try_from = "Vec<(Preference, u16)>")]
 pub struct PreferenceOrder {
     /// Each with its steps; 0 steps: never rounded.
     preferences: Arc<[(Preference, u16)]>,
@@ -98,6 +101,21 @@ impl Default for PreferenceOrder {
     fn default() -> Self {
         let all = Preference::ALL.map(|preference| (preference, most_steps(preference).unwrap_or(0)));
         PreferenceOrder { preferences: all.into(), layout: Layout::new(&all) }
+    }
+}
+
+impl From<PreferenceOrder> for Vec<(Preference, u16)> {
+    fn from(order: PreferenceOrder) -> Self {
+        order.preferences.to_vec()
+    }
+}
+
+impl TryFrom<Vec<(Preference, u16)>> for PreferenceOrder {
+    type Error = PreferencesError;
+
+    fn try_from(order: Vec<(Preference, u16)>) -> Result<Self, PreferencesError> {
+        let steps = |steps| (steps > 0).then_some(u32::from(steps));
+        PreferenceOrder::new(order.into_iter().map(|(preference, of)| (preference, steps(of))))
     }
 }
 

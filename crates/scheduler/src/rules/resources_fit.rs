@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::reasons::{MAX_EXTENDED, Reasons};
 use crate::inventory::{Held, Row};
 use berth_model::{Amounts, Packing, Usage};
@@ -79,7 +81,7 @@ fn missing(
 
 /// Maximum utilisation of a cell by pods under a policy (Protean's utilisation limit), in percent of its allocatable
 /// resources. `None`: unlimited.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CellLimit {
     pub cpu: Option<u8>,
     pub memory: Option<u8>,
@@ -183,10 +185,10 @@ fn step(packing: Packing, taken: f64) -> u16 {
 }
 
 /// Resources of a node that the preference compares, each with its weight (upstream: `scoringStrategy.resources`).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ResourceWeights(pub Arc<[(WeighedResource, u32)]>);
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WeighedResource {
     Cpu,
     Memory,

@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::dispatch::DispatcherKind;
 use crate::objects::ObjectKind;
 use crate::profile::Profiles;
 use crate::queue::BackoffLimits;
 
 /// Configuration of the scheduler.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SchedulerConfig {
     /// Pods with one of these `schedulerName`s belong to this scheduler.
     pub scheduler_names: Vec<Arc<str>>,

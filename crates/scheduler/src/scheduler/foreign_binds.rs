@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::cluster::Cluster;
 use super::{Scheduler, State};
 use crate::class::Class;
@@ -43,7 +45,7 @@ struct Hold {
 }
 
 /// Who requests a bind from the API server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Requester {
     /// This process.
     ThisProcess,

@@ -9,6 +9,8 @@ use berth_model::{NodeSize, Usage};
 /// Increase charged for a pod until its watch reports the resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Growth {
+    /// Its number among all of the scheduler.
+    pub(crate) number: u64,
     before: Arc<Usage>,
     after: Arc<Usage>,
 }
@@ -63,7 +65,8 @@ impl Scheduler {
         add(&mut after.nonzero_memory, more.memory);
         let after = Arc::new(after);
         self.cluster.ledger.resize(uid, after.clone());
-        Ok(Growth { before, after })
+        self.growths += 1;
+        Ok(Growth { number: self.growths, before, after })
     }
 
     /// Does the same as [`Scheduler::grow_in_place`] after an earlier request with unknown outcome turned out not to be

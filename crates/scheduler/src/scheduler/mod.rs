@@ -111,6 +111,8 @@ pub struct Scheduler {
     next_seq: u64,
     next_work: u64,
     binds: usize,
+    /// Number of the last growth.
+    growths: u64,
     term: u64,
     /// Waiting pods whose class may have changed.
     stale: Stale,
@@ -155,6 +157,7 @@ impl Scheduler {
             next_seq: 0,
             next_work: 0,
             binds: 0,
+            growths: 0,
             term: 0,
             stale: Stale::default(),
             recharges: ChargeWalks::default(),

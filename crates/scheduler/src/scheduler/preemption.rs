@@ -19,6 +19,8 @@ mod surveyed;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::gangs::Gangs;
 use super::waiting_pods::WaitingPods;
 use super::{Action, Cluster};
@@ -39,7 +41,7 @@ pub use hunts::{Attempt, HuntResult};
 use nominations::Nominations;
 
 /// Eviction of a pod for a pod of higher priority.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Eviction {
     pub victim: PodRef,
     pub preemptor: PodRef,

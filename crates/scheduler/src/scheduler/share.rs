@@ -2,11 +2,13 @@
 //! from both names; the highest number owns it. Replicas agree without communication, and a replica that joins or
 //! leaves moves only its own share.
 
+use serde::{Deserialize, Serialize};
+
 use super::Scheduler;
 use crate::rules::{hash_of, mix};
 
 /// The replicas that schedule, and this replica.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     me: u64,
     others: Vec<u64>,

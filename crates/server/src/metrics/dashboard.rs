@@ -53,6 +53,7 @@ fn scrape() -> String {
             claim_watch: Arc::default(),
             object_watches: Arc::default(),
             self_checks: Arc::default(),
+            recorded: Arc::default(),
             lease_renewed: Arc::default(),
             serving: Some((Arc::default(), access)),
             recommender: Some(recommender),

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::{VolumeNews, Volumes};
 use berth_model::{ClaimName, Node, admits};
 
 /// Requested binding of one claim of a pod that has a node.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClaimRequest {
     pub claim: ClaimName,
     /// A recreated claim with the same name is a different one.
@@ -14,7 +16,7 @@ pub struct ClaimRequest {
     pub wanted: WantedVolume,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum WantedVolume {
     /// Bind this volume: set its `spec.claimRef`.
     Volume(Arc<str>),

@@ -1,0 +1,430 @@
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::{Difference, FORMAT, Opening, RecordingEntry, Replay, ReplayError, Tape};
+use crate::agent::{Agent, AgentConfig, CacheLimits};
+use crate::dispatch::Estimator;
+use crate::engine::{Engine, Operation, Outlet};
+use crate::gang::GangStatus;
+use crate::hints::{Hint, SelectedPods};
+use crate::objects::{ClusterObject, DisruptionBudget, ObjectKind, ObjectName};
+use crate::placement::{BindOutcome, Binding, ClaimOrder, Truth};
+use crate::policy::PolicyStatus;
+use crate::queue::BackoffLimits;
+use crate::quota::QuotaReport;
+use crate::repack::Residents;
+use crate::rules::mix;
+use crate::scheduler::{Eviction, LatencySample, Requester, SchedulerConfig, Share};
+use berth_devices::ClaimRelease;
+use berth_model::{
+    Amounts, Identity, LabelSelector, Labels, Node, NodeSize, Operator, Peer, Pod, PodAffinity, PodRef,
+    PodReport, PodSelector, PodSpec, PodTerm, Requirement, Usage,
+};
+
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Tape for Memory {
+    fn write(&mut self, block: Vec<u8>) -> bool {
+        self.0.lock().push(block);
+        true
+    }
+}
+
+impl Memory {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().concat()).expect("text")
+    }
+}
+
+/// A tape that is full from the beginning.
+struct Full;
+
+impl Tape for Full {
+    fn write(&mut self, _: Vec<u8>) -> bool {
+        false
+    }
+}
+
+enum Told {
+    Bind(Binding),
+    Evict(Eviction),
+}
+
+struct Tell(Mutex<Sender<Told>>);
+
+impl Outlet for Tell {
+    fn bind(&self, binding: Binding, _: u64) {
+        let _ = self.0.lock().send(Told::Bind(binding));
+    }
+    fn claim(&self, _: ClaimOrder) {}
+    fn release_claim(&self, _: ClaimRelease) {}
+    fn evict(&self, eviction: Eviction, _: u64) {
+        let _ = self.0.lock().send(Told::Evict(eviction));
+    }
+    fn nominate(&self, _: PodRef, _: Option<Arc<str>>, _: u64) {}
+    fn report(&self, _: PodReport) {}
+    fn report_allocation(&self, _: GangStatus) {}
+    fn report_policy(&self, _: PolicyStatus) {}
+    fn report_quota(&self, _: QuotaReport) {}
+    fn observe(&self, _: LatencySample) {}
+    fn lock_held(&self, _: Operation, _: Duration) {}
+}
+
+/// A cluster that lives at random around an engine with three agents.
+struct Life {
+    engine: Engine,
+    told: Receiver<Told>,
+    seed: u64,
+    drawn: u64,
+    pods: BTreeMap<Arc<str>, Pod>,
+    made: u64,
+}
+
+const NODES: u64 = 12;
+
+impl Life {
+    fn draw(&mut self, below: u64) -> u64 {
+        self.drawn += 1;
+        mix(self.seed ^ mix(self.drawn)) % below
+    }
+
+    fn node(&mut self, at: u64) -> Node {
+        let zone = format!("z{}", at % 3);
+        let name: Arc<str> = format!("n{at}").into();
+        Node {
+            labels: [("zone", zone.as_str()), ("kubernetes.io/hostname", &*name)].into_iter().collect(),
+            name,
+            unschedulable: self.draw(8) == 0,
+            allocatable: Amounts { cpu_milli: 4000, memory: 1 << 33, ephemeral_storage: 0, pods: 30 },
+            ..Node::default()
+        }
+    }
+
+    fn pod(&mut self) -> Pod {
+        self.made += 1;
+        let uid: Arc<str> = format!("p{}", self.made).into();
+        let app = format!("app{}", self.draw(5));
+        let cpu_milli = 100 + 300 * self.draw(6) as i64;
+        let requests = Amounts { cpu_milli, memory: 1 << 20, pods: 1, ..Amounts::default() };
+        let usage = Arc::new(Usage { requests, nonzero_cpu_milli: cpu_milli, ..Usage::default() });
+        let apart = || {
+            let requirement =
+                Requirement { key: "app".into(), operator: Operator::any_of(vec![app.as_str().into()]) };
+            let selector = PodSelector {
+                namespaces: ["ns".into()].into(),
+                labels: LabelSelector::All([requirement].into()),
+                ..PodSelector::default()
+            };
+            PodTerm { selector, topology_key: "kubernetes.io/hostname".into() }
+        };
+        let anti: Box<[PodTerm]> = if self.draw(4) == 0 { [apart()].into() } else { [].into() };
+        let affinity = Arc::new(PodAffinity { required_anti: anti, ..PodAffinity::default() });
+        let identity = Identity {
+            namespace: "ns".into(),
+            labels: [("app", app.as_str())].into_iter().collect(),
+            ..Identity::default()
+        };
+        let theirs = self.draw(6) == 0;
+        Pod {
+            uid: uid.clone(),
+            namespace: "ns".into(),
+            name: uid,
+            scheduler_name: if theirs { "default-scheduler".into() } else { "berth".into() },
+            priority: self.draw(3) as i32 * 100,
+            generation: 1,
+            peer: Arc::new(Peer { identity, affinity: affinity.clone(), ..Peer::default() }),
+            usage: usage.clone(),
+            spec: Ok(Arc::new(PodSpec { usage, pod_affinity: affinity, ..PodSpec::default() })),
+            ..Pod::default()
+        }
+    }
+
+    /// Carries out what the engine has told so far.
+    fn answer(&mut self) {
+        while let Ok(told) = self.told.try_recv() {
+            match told {
+                Told::Bind(binding) => {
+                    let refused = self.draw(10) == 0;
+                    let Some(pod) = self.pods.get_mut(&binding.uid) else {
+                        self.engine.bind_finished(&binding, BindOutcome::Vanished);
+                        continue;
+                    };
+                    if refused {
+                        self.engine.bind_finished(&binding, BindOutcome::Refused("no luck".into()));
+                        continue;
+                    }
+                    pod.node_name = Some(binding.node.clone());
+                    let bound = pod.clone();
+                    self.engine.bind_finished(&binding, BindOutcome::Bound);
+                    self.engine.apply_pod(bound);
+                }
+                Told::Evict(eviction) => {
+                    let ended = if self.draw(4) == 0 { Err("its budget".to_owned()) } else { Ok(()) };
+                    let gone = ended.is_ok();
+                    self.engine.eviction_finished(&eviction, ended);
+                    if gone {
+                        self.pods.remove(&eviction.victim.uid);
+                        self.engine.delete_pod(&eviction.victim.uid);
+                    }
+                }
+            }
+        }
+    }
+
+    fn some_pod(&mut self) -> Option<Pod> {
+        let at = self.draw(self.pods.len().max(1) as u64) as usize;
+        self.pods.values().nth(at).cloned()
+    }
+
+    fn step(&mut self, judge: &mut Agent) {
+        let engine = self.engine.clone();
+        match self.draw(24) {
+            0..10 => {
+                let pod = self.pod();
+                self.pods.insert(pod.uid.clone(), pod.clone());
+                engine.apply_pod(pod);
+            }
+            10..13 => {
+                if let Some(pod) = self.some_pod() {
+                    self.pods.remove(&pod.uid);
+                    engine.delete_pod(&pod.uid);
+                }
+            }
+            13 => {
+                let at = self.draw(NODES);
+                engine.apply_node(self.node(at));
+            }
+            14 => engine.tick(),
+            15 => {
+                let labels: Labels = [("team", ["a", "b"][self.draw(2) as usize])].into_iter().collect();
+                engine.apply_object(ClusterObject::Namespace { name: "ns".into(), labels });
+                let selector = LabelSelector::All([].into());
+                let name = ObjectName { namespace: "ns".into(), name: "budget".into() };
+                let allowed = self.draw(3) as i32;
+                let budget = DisruptionBudget { name, selector, allowed, disrupted: ["p1".into()].into() };
+                engine.apply_object(ClusterObject::DisruptionBudget(budget));
+            }
+            16 => {
+                let term = (self.draw(3) > 0).then_some(self.drawn);
+                engine.set_term(term);
+                engine.set_term(Some(self.drawn));
+            }
+            17 => {
+                engine.retain_pods(&self.pods.keys().cloned().collect());
+                engine.retain_nodes(&(0..NODES).map(|at| format!("n{at}").into()).collect());
+                engine.retain_objects(ObjectKind::Namespace, &HashSet::new());
+            }
+            18 => {
+                let of = |app: &str| SelectedPods {
+                    namespace: "ns".into(),
+                    selector: LabelSelector::All(
+                        [Requirement { key: "app".into(), operator: Operator::any_of(vec![app.into()]) }]
+                            .into(),
+                    ),
+                };
+                let weight = 10 * (1 + self.draw(5) as i32);
+                engine.hints_changed(vec![Hint { of: of("app1"), other: of("app2"), weight }]);
+            }
+            19 => {
+                let theirs = self.pods.values().find(|pod| &*pod.scheduler_name != "berth").cloned();
+                if let Some(pod) = theirs {
+                    let _ = engine.begin_evaluation(judge, &pod, None);
+                    let wanted = Binding {
+                        uid: pod.uid.clone(),
+                        namespace: pod.namespace.clone(),
+                        name: pod.name.clone(),
+                        node: "n3".into(),
+                        decision: None,
+                    };
+                    engine.review(&wanted, Some(&pod), Some(Duration::from_secs(1)), Requester::Other);
+                    engine.held_pod_read(&wanted, &Truth::Gone, engine.now());
+                    engine.begin_extender_bind(&wanted, Some(&pod));
+                    engine.extender_bind_finished(&wanted, &BindOutcome::Vanished);
+                }
+            }
+            20 => {
+                if let Some(pod) = self.some_pod() {
+                    engine.explain(judge, &pod.namespace, &pod.name);
+                    Residents::class_of(&mut engine.clone(), &pod.uid);
+                }
+            }
+            21 => {
+                assert_eq!(engine.heal(), []);
+                if let Some(pod) = self.some_pod() {
+                    engine.mend_pod(pod);
+                }
+                engine.mend_pod_gone(&"nobody".into());
+                let node = self.node(1);
+                engine.mend_node(node);
+                engine.mend_node_gone("nobody");
+            }
+            22 => {
+                if let Some(pod) = self.some_pod() {
+                    let more = NodeSize { cpu: 50, memory: 1 << 10 };
+                    if let Ok(growth) = engine.grow_in_place(&pod.uid, None, more) {
+                        let growth = engine.grow_in_place(&pod.uid, Some(&growth), more).unwrap_or(growth);
+                        engine.take_growth_back(&pod.uid, &growth);
+                    }
+                }
+            }
+            _ => {
+                let names = ["me", "other"];
+                engine.set_share(Share::new("me", names.into_iter().take(1 + self.draw(2) as usize)));
+                engine.give_devices(self.drawn.is_multiple_of(2));
+                engine.advise(BTreeMap::new());
+                engine.withdraw_advice();
+            }
+        }
+    }
+}
+
+/// Records a random life of so many steps.
+fn recorded(seed: u64, steps: usize) -> String {
+    let tape = Memory::default();
+    let agents = (1..=3).map(|seed| AgentConfig {
+        // So that lists are evicted, and expire.
+        cache: CacheLimits { bytes: usize::MAX, slots: 3, age: Duration::from_millis(20) },
+        seed,
+    });
+    let config = SchedulerConfig {
+        preemption: true,
+        knows_others: true,
+        advice: true,
+        remembered_decisions: 10,
+        backoff: BackoffLimits { initial: Duration::from_millis(1), max: Duration::from_millis(5) },
+        refresh: Duration::from_millis(5),
+        reserve_after: Duration::from_millis(50),
+        ..SchedulerConfig::default()
+    };
+    let (sender, told) = channel();
+    let (engine, threads) = Engine::start_recorded(
+        config,
+        agents.collect(),
+        Estimator::default(),
+        Box::new(Tell(Mutex::new(sender))),
+        Some(Box::new(tape.clone())),
+    )
+    .expect("it starts");
+    let mut judge = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: 9 });
+    let mut life = Life { engine: engine.clone(), told, seed, drawn: 0, pods: BTreeMap::new(), made: 0 };
+    for at in 0..NODES {
+        let node = life.node(at);
+        engine.apply_node(node);
+    }
+    engine.retain_nodes(&(0..NODES).map(|at| format!("n{at}").into()).collect());
+    engine.retain_pods(&HashSet::new());
+    engine.set_term(Some(1));
+    for _ in 0..steps {
+        life.step(&mut judge);
+        life.answer();
+    }
+    engine.stop();
+    threads.join().expect("no thread panics");
+    drop((engine, life));
+    tape.text()
+}
+
+/// Returns the replay, and where it differs first.
+fn replayed(text: &str) -> (Replay, Option<Difference>) {
+    let mut lines = text.lines();
+    let opening: Opening = serde_json::from_str(lines.next().expect("an opening")).expect("JSON");
+    let mut replay = Replay::begin(opening).expect("the same format");
+    for line in lines {
+        let entry: RecordingEntry =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        if let Some(difference) = replay.hear(entry).unwrap_or_else(|error| panic!("{error}: {line}")) {
+            return (replay, Some(difference));
+        }
+    }
+    (replay, None)
+}
+
+#[test]
+fn a_replay_of_three_agents_at_work_decides_what_they_decided() {
+    let mut decisions = 0;
+    for seed in 0..8 {
+        let text = recorded(seed, 400);
+        let (replay, difference) = replayed(&text);
+        assert_eq!(difference, None, "seed {seed}");
+        decisions += replay.decisions();
+    }
+    assert!(decisions > 100, "{decisions} decisions");
+}
+
+#[test]
+fn a_replay_names_the_first_decision_that_differs() {
+    let text = recorded(100, 60);
+    let binds: Vec<&str> = text.lines().filter(|line| line.contains("\"out\":[\"bind ")).collect();
+    let line = binds[binds.len() / 2];
+    let changed = line.replacen(" to n", " to another-n", 1);
+    let (replay, difference) = replayed(&text.replacen(line, &changed, 1));
+    let difference = difference.expect("a difference");
+    assert_eq!(difference.entry, replay.entries());
+    let at = text.lines().position(|other| other == line).expect("its line") as u64;
+    assert_eq!(difference.entry, at, "the opening has no number");
+    assert!(difference.recorded[0].contains("another-n") && !difference.replayed[0].contains("another-n"));
+}
+
+#[test]
+fn a_recording_of_another_format_is_refused() {
+    let mut opening = Opening::new(SchedulerConfig::default(), Vec::new(), Estimator::default());
+    opening.format = FORMAT + 1;
+    assert_eq!(Replay::begin(opening).err(), Some(ReplayError::Format(FORMAT + 1)));
+}
+
+#[test]
+fn an_entry_that_cannot_follow_those_before_is_an_error() {
+    let agent = AgentConfig { cache: CacheLimits::unlimited(), seed: 1 };
+    let opening = Opening::new(SchedulerConfig::default(), vec![agent], Estimator::default());
+    let problem = |entry: &str| {
+        let mut replay = Replay::begin(opening.clone()).expect("the same format");
+        let entry = serde_json::from_str(entry).expect("JSON");
+        match replay.hear(entry) {
+            Err(ReplayError::Impossible { entry: 1, problem }) => problem,
+            other => panic!("{other:?}"),
+        }
+    };
+    let agent = |number: u32, did: &str, step: &str| {
+        format!(r#"{{"at":1,"in":{{"agent":{{"agent":{number},"did":[{did}],"step":"{step}"}}}}}}"#)
+    };
+    assert_eq!(problem(&agent(1, "", "take")), "there is no agent 1");
+    assert_eq!(problem(&agent(0, "", "settle")), "an agent without an answer settles");
+    let answered = r#"{"answered":{"at":1,"laps":[]}}"#;
+    assert_eq!(problem(&agent(0, answered, "settle")), "an agent without a task answers");
+}
+
+#[test]
+fn an_engine_whose_tape_is_full_goes_on_without_it() {
+    let (sender, told) = channel();
+    let agent = AgentConfig { cache: CacheLimits::unlimited(), seed: 1 };
+    let outlet = Box::new(Tell(Mutex::new(sender)));
+    let (engine, threads) = Engine::start_recorded(
+        SchedulerConfig::default(),
+        vec![agent],
+        Estimator::default(),
+        outlet,
+        Some(Box::new(Full)),
+    )
+    .expect("it starts");
+    let mut life = Life { engine: engine.clone(), told, seed: 1, drawn: 0, pods: BTreeMap::new(), made: 0 };
+    let node = Node { unschedulable: false, ..life.node(0) };
+    engine.apply_node(node);
+    engine.retain_nodes(&["n0".into()].into());
+    engine.retain_pods(&HashSet::new());
+    engine.set_term(Some(1));
+    let began = Instant::now();
+    while engine.records() {
+        engine.tick();
+        assert!(began.elapsed() < Duration::from_secs(60), "a block is written each second");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    engine.apply_pod(Pod { scheduler_name: "berth".into(), ..life.pod() });
+    assert!(matches!(life.told.recv_timeout(Duration::from_secs(60)), Ok(Told::Bind(_))));
+    engine.stop();
+    threads.join().expect("no thread panics");
+}

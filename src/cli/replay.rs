@@ -1,0 +1,147 @@
+//! `berth replay`: runs the scheduler again from a recording.
+
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::engine_settings::{agent_configs, scheduler_config};
+use super::failure::Failure;
+use super::output::{Output, answered, written};
+use super::progress::{ProgressBars, Stage};
+use crate::recording::{
+    ReadError, ReplayOutcome, ReplayReport, compare, open, read, replay as replayed, show, show_settings,
+};
+use berth_config::Config;
+
+const EXIT_CODES: &str = "Exit codes: 0 every decision is the same, or the comparison is complete; 1 the file cannot be read; 2 the options or \
+                          the configuration are invalid; 3 a decision is another one.";
+const DIFFERENT: u8 = 3;
+
+/// Options of `berth replay`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct ReplayOptions {
+    /// A recording, which berth run makes with recorder.enabled; or its lines, as --print prints them; or a folder, for the latest one
+    /// in it.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Do not compare decisions: live through the recorded cluster with this configuration, and with the recorded one, and compare what
+    /// comes out.
+    #[arg(long, value_name = "FILE", conflicts_with = "print")]
+    pub config: Vec<PathBuf>,
+    /// Print the lines of the recording, and replay nothing.
+    #[arg(long, conflicts_with = "output")]
+    pub print: bool,
+    /// Format: `table` for people, `json` for programs.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub output: Output,
+}
+
+/// Exit codes: 0 every decision is the same or the comparison is complete, 1 the file cannot be read, 2 the options or the configuration
+/// are invalid, 3 a decision is another one.
+pub fn replay(options: &ReplayOptions) -> ExitCode {
+    if options.print {
+        return match print(&options.file) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => Failure::Other(error).exit(),
+        };
+    }
+    if !options.config.is_empty() {
+        return match with_other_settings(options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.exit(),
+        };
+    }
+    match answer(options) {
+        Ok(ReplayReport { outcome: ReplayOutcome::Same, .. }) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(DIFFERENT),
+        Err(error) => Failure::Other(error).exit(),
+    }
+}
+
+fn print(file: &Path) -> Result<()> {
+    let input = open(file)?;
+    written(|out| {
+        let printed = read(input, |_, line| -> Result<(), Printing> { Ok(writeln!(out, "{line}")?) });
+        printed.map(|_| ()).map_err(|error| match error {
+            Printing::Write(error) => error,
+            Printing::Read(error) => std::io::Error::other(error),
+        })
+    })
+    .with_context(|| file.display().to_string())
+}
+
+fn answer(options: &ReplayOptions) -> Result<ReplayReport> {
+    let file = &options.file;
+    let input = open(file)?;
+    let began = Instant::now();
+    let report = replayed(Watched::new(input)).with_context(|| file.display().to_string())?;
+    let took = began.elapsed();
+    answered(options.output, &report, |out| show(&report, took, out))?;
+    Ok(report)
+}
+
+fn with_other_settings(options: &ReplayOptions) -> Result<(), Failure> {
+    let mut config = Config::load(&options.config).map_err(|error| Failure::Input(error.into()))?;
+    let report = compare(
+        || Ok(Watched::new(open(&options.file)?)),
+        |opening| {
+            if config.agents == 0 {
+                config.agents = opening.agents.len() as u32;
+            }
+            (scheduler_config(&config), agent_configs(&config))
+        },
+    );
+    let report = report.with_context(|| options.file.display().to_string())?;
+    let names: Vec<_> = options.config.iter().map(|file| format!("with {}", file.display())).collect();
+    Ok(answered(options.output, &report, |out| show_settings(&report, &names.join(", "), out))?)
+}
+
+/// A recording that is being read, with its progress on a terminal.
+struct Watched {
+    input: File,
+    bytes: usize,
+    stage: Option<Stage>,
+}
+
+impl Watched {
+    fn new(input: File) -> Self {
+        let total = input.metadata().map_or(0, |file| file.len() as usize);
+        let is_shown = std::io::stderr().is_terminal() && total > 0;
+        let stage = is_shown.then(|| ProgressBars::new().stage("recording, KiB", total.div_ceil(1024)));
+        Watched { input, bytes: 0, stage }
+    }
+}
+
+impl Read for Watched {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.input.read(into)?;
+        self.bytes += read;
+        if let Some(stage) = &mut self.stage {
+            stage.set(self.bytes.div_ceil(1024));
+        }
+        Ok(read)
+    }
+}
+
+enum Printing {
+    Read(ReadError),
+    Write(std::io::Error),
+}
+
+impl From<ReadError> for Printing {
+    fn from(error: ReadError) -> Self {
+        Printing::Read(error)
+    }
+}
+
+impl From<std::io::Error> for Printing {
+    fn from(error: std::io::Error) -> Self {
+        Printing::Write(error)
+    }
+}
