@@ -17,6 +17,7 @@ use crate::recording::{
     ReadError, ReplayOutcome, ReplayReport, compare, open, read, replay as replayed, show, show_settings,
 };
 use berth_config::Config;
+use berth_scheduler::recording::RecordingEntry;
 
 const EXIT_CODES: &str = "Exit codes: 0 every decision is the same, or the comparison is complete; 1 the file cannot be read; 2 the options or \
                           the configuration are invalid; 3 a decision is another one.";
@@ -26,15 +27,14 @@ const DIFFERENT: u8 = 3;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct ReplayOptions {
-    /// A recording, which berth run makes with recorder.enabled; or its lines, as --print prints them; or a folder, for the latest one
-    /// in it.
+    /// A recording, which berth run makes with recorder.enabled; or what --print printed of one; or a folder, for the latest one in it.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Do not compare decisions: live through the recorded cluster with this configuration, and with the recorded one, and compare what
     /// comes out.
     #[arg(long, value_name = "FILE", conflicts_with = "print")]
     pub config: Vec<PathBuf>,
-    /// Print the lines of the recording, and replay nothing.
+    /// Print the recording as JSON, a record a line, and replay nothing.
     #[arg(long, conflicts_with = "output")]
     pub print: bool,
     /// Format: `table` for people, `json` for programs.
@@ -67,7 +67,13 @@ pub fn replay(options: &ReplayOptions) -> ExitCode {
 fn print(file: &Path) -> Result<()> {
     let input = open(file)?;
     written(|out| {
-        let printed = read(input, |_, line| -> Result<(), Printing> { Ok(writeln!(out, "{line}")?) });
+        let printed = read(input, |record| -> Result<(), Printing> {
+            let line = match record.number {
+                1 => serde_json::to_string(&record.opening()?),
+                _ => serde_json::to_string(&record.parse::<RecordingEntry>()?),
+            };
+            Ok(writeln!(out, "{}", line.map_err(std::io::Error::other)?)?)
+        });
         printed.map(|_| ()).map_err(|error| match error {
             Printing::Write(error) => error,
             Printing::Read(error) => std::io::Error::other(error),

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::read::{ReadError, parsed, read};
+use super::read::{ReadError, read};
 use super::rerun::{Rerun, RunResult, RunTimes};
 use crate::columns;
 use berth_scheduler::agent::AgentConfig;
-use berth_scheduler::recording::{FORMAT, Opening, RecordingEntry, ReplayError};
+use berth_scheduler::recording::{Opening, RecordingEntry};
 use berth_scheduler::scheduler::SchedulerConfig;
 
 const API_VERSION: &str = "compare.berth.dev/v1";
@@ -54,13 +54,10 @@ pub fn compare<R: Read>(
     other: impl FnOnce(&Opening) -> (SchedulerConfig, Vec<AgentConfig>),
 ) -> anyhow::Result<SettingsReport> {
     let (mut opening, mut times) = (None, RunTimes::default());
-    read(open()?, |number, line| -> anyhow::Result<()> {
-        if number == 1 {
-            let first: Opening = parsed(number, line)?;
-            anyhow::ensure!(first.format == FORMAT, ReplayError::Format(first.format));
-            opening = Some(first);
-        } else {
-            times.hear(&parsed(number, line)?);
+    read(open()?, |record| -> Result<(), ReadError> {
+        match record.number {
+            1 => opening = Some(record.opening()?),
+            _ => times.hear(&record.parse()?),
         }
         Ok(())
     })?;
@@ -69,9 +66,9 @@ pub fn compare<R: Read>(
     let mut again = Rerun::begin(opening.config.clone(), &opening.agents, &opening, times.clone());
     let mut with_config = Rerun::begin(config, &agents, &opening, times);
     let mut last = Duration::ZERO;
-    read(open()?, |number, line| -> Result<(), ReadError> {
-        if number > 1 {
-            let entry: RecordingEntry = parsed(number, line)?;
+    read(open()?, |record| -> Result<(), ReadError> {
+        if record.number > 1 {
+            let entry: RecordingEntry = record.parse()?;
             last = Duration::from_nanos(entry.at);
             again.hear(&entry);
             with_config.hear(&entry);

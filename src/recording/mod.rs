@@ -1,6 +1,6 @@
-//! Recordings as files: LZ4 frames, one after the other, each with its checksum and whole lines of [`berth_scheduler::recording`].
+//! Recordings as files: LZ4 frames, one after the other, each with its checksum and whole records of [`berth_scheduler::recording`].
 //!
-//! A process that is killed loses at most its last frame. `lz4 -dc FILE` prints the lines, which can be read, too.
+//! A process that is killed loses at most its last frame. A recording can also be printed as JSON, a record a line, and read so.
 
 mod compare;
 mod read;
@@ -14,7 +14,7 @@ mod rerun_tests;
 mod tests;
 
 pub use compare::{PodWaits, SettingsReport, compare, show_settings};
-pub use read::{Ending, ReadError, open, read};
+pub use read::{Ending, ReadError, Record, open, read};
 pub use replay::{DecidedOtherwise, ReplayOutcome, ReplayReport, replay, show};
 pub use rerun::RunResult;
 pub use write::{FileTape, Writing};

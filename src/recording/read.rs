@@ -9,6 +9,7 @@ use lz4_flex::frame::FrameDecoder;
 use serde::de::DeserializeOwned;
 
 use super::write::started;
+use berth_scheduler::recording::{FORMAT, Opening, ReplayError, parse, records};
 
 /// The first bytes of a frame.
 const MAGIC: [u8; 4] = 0x184D_2204_u32.to_le_bytes();
@@ -28,8 +29,53 @@ pub enum ReadError {
     Io(#[from] io::Error),
     #[error("it is no recording of berth: it begins neither with an LZ4 frame nor with a line of one")]
     NoRecording,
-    #[error("line {line} is damaged: {why}")]
-    Damaged { line: usize, why: String },
+    #[error("record {number} is damaged: {why}")]
+    Damaged { number: usize, why: String },
+    #[error(transparent)]
+    Other(#[from] ReplayError),
+}
+
+/// A record of a recording.
+#[derive(Debug, Clone, Copy)]
+pub struct Record<'a> {
+    /// From 1.
+    pub number: usize,
+    form: Form<'a>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Form<'a> {
+    Bytes(&'a [u8]),
+    Json(&'a str),
+}
+
+impl Record<'_> {
+    /// Parses it.
+    ///
+    /// # Errors
+    /// It is none of this type.
+    pub fn parse<T: DeserializeOwned>(self) -> Result<T, ReadError> {
+        let damaged = |why: String| ReadError::Damaged { number: self.number, why };
+        match self.form {
+            Form::Bytes(bytes) => parse(bytes).map_err(|error| damaged(error.to_string())),
+            Form::Json(text) => serde_json::from_str(text).map_err(|error| damaged(error.to_string())),
+        }
+    }
+
+    /// Parses the first one.
+    ///
+    /// # Errors
+    /// It is of another format.
+    pub fn opening(self) -> Result<Opening, ReadError> {
+        // Of another format nothing else may be readable.
+        if let Form::Bytes(bytes) = self.form {
+            let format = bytes.first().map_or(0, |format| u32::from(*format));
+            if format != FORMAT {
+                return Err(ReplayError::Format(format).into());
+            }
+        }
+        self.parse()
+    }
 }
 
 /// Opens a recording, or the latest one in a folder.
@@ -48,47 +94,56 @@ pub fn open(path: &Path) -> Result<File> {
     File::open(&latest).with_context(|| format!("cannot open {}", latest.display()))
 }
 
-/// Parses a line.
-pub(super) fn parsed<T: DeserializeOwned>(line: usize, text: &str) -> Result<T, ReadError> {
-    serde_json::from_str(text).map_err(|error| ReadError::Damaged { line, why: error.to_string() })
-}
-
-/// Calls `each` with the number and the text of each line, until it fails. Reads frames, or the lines alone.
+/// Calls `each` with each record, until it fails. Reads frames, or lines of JSON.
 ///
 /// # Errors
 /// The first failure: of `each`, or of the reader.
 pub fn read<E: From<ReadError>>(
     input: impl Read,
-    mut each: impl FnMut(usize, &str) -> Result<(), E>,
+    mut each: impl FnMut(Record) -> Result<(), E>,
 ) -> Result<Ending, E> {
     let mut input = BufReader::new(input);
     let first = input.fill_buf().map_err(ReadError::from)?;
-    let is_plain = first.starts_with(b"{\"format\":");
-    if !is_plain && !first.starts_with(&MAGIC) {
+    if first.starts_with(b"{\"format\":") {
+        return read_json(input, each);
+    }
+    if !first.starts_with(&MAGIC) {
         return Err(ReadError::NoRecording.into());
     }
-    let (mut number, mut lines) = (0, Vec::new());
+    let (mut number, mut block) = (0, Vec::new());
     while !input.fill_buf().map_err(ReadError::from)?.is_empty() {
-        lines.clear();
-        let damaged = |why: &dyn ToString| ReadError::Damaged { line: number + 1, why: why.to_string() };
-        let frame = match is_plain {
-            true => input.read_until(b'\n', &mut lines),
-            false => FrameDecoder::new(&mut input).read_to_end(&mut lines),
-        };
-        match frame {
-            // A frame has lines, unless its header is cut off.
-            Ok(_) if !lines.ends_with(b"\n") => return Ok(Ending::CutOff),
+        block.clear();
+        let damaged = |number, why: &dyn ToString| ReadError::Damaged { number, why: why.to_string() };
+        match FrameDecoder::new(&mut input).read_to_end(&mut block) {
+            // A frame has records, unless its header is cut off.
+            Ok(0) => return Ok(Ending::CutOff),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && number > 0 => {
                 return Ok(Ending::CutOff);
             }
-            Err(error) => return Err(damaged(&error).into()),
+            Err(error) => return Err(damaged(number + 1, &error).into()),
         }
-        let text = std::str::from_utf8(&lines).map_err(|error| damaged(&error))?;
-        for line in text.lines() {
+        for record in records(&block) {
             number += 1;
-            each(number, line)?;
+            let bytes = record.map_err(|error| damaged(number, &error))?;
+            each(Record { number, form: Form::Bytes(bytes) })?;
         }
+    }
+    Ok(Ending::Whole)
+}
+
+fn read_json<E: From<ReadError>>(
+    mut input: impl BufRead,
+    mut each: impl FnMut(Record) -> Result<(), E>,
+) -> Result<Ending, E> {
+    let mut line = String::new();
+    for number in 1.. {
+        line.clear();
+        input.read_line(&mut line).map_err(ReadError::from)?;
+        let Some(text) = line.strip_suffix('\n') else {
+            return Ok(if line.is_empty() { Ending::Whole } else { Ending::CutOff });
+        };
+        each(Record { number, form: Form::Json(text) })?;
     }
     Ok(Ending::Whole)
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::read::{Ending, ReadError, parsed, read};
+use super::read::{Ending, ReadError, read};
 use crate::explain::show::counted;
-use berth_scheduler::recording::{Difference, Opening, RecordingEntry, Replay, ReplayError};
+use berth_scheduler::recording::{Difference, RecordingEntry, Replay, ReplayError};
 
 const API_VERSION: &str = "replay.berth.dev/v1";
 
@@ -75,14 +75,14 @@ impl From<ReadError> for Stop {
 pub fn replay(input: impl Read) -> anyhow::Result<ReplayReport> {
     let mut under_way: Option<Replay> = None;
     let (mut recorded_by, mut agents, mut last) = (String::new(), 0, Duration::ZERO);
-    let ended = read(input, |number, line| {
+    let ended = read(input, |record| {
         let Some(replay) = &mut under_way else {
-            let opening: Opening = parsed(number, line)?;
+            let opening = record.opening()?;
             (recorded_by, agents) = (opening.version.clone(), opening.agents.len());
             under_way = Some(Replay::begin(opening).map_err(Stop::Replay)?);
             return Ok(());
         };
-        let entry: RecordingEntry = parsed(number, line)?;
+        let entry: RecordingEntry = record.parse()?;
         last = Duration::from_nanos(entry.at);
         match replay.hear(entry).map_err(Stop::Replay)? {
             Some(difference) => Err(Stop::Different(difference)),

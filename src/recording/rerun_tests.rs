@@ -6,14 +6,14 @@ use super::{RunResult, SettingsReport, compare, show_settings};
 use berth_model::{Amounts, Node, Packing, Pod, PodClaim, PodSpec, PodVolumes, Usage};
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
 use berth_scheduler::dispatch::Estimator;
-use berth_scheduler::recording::{Input, Opening};
+use berth_scheduler::recording::{Input, Opening, RecordingEntry, framed};
 use berth_scheduler::rules::PlacementSettings;
 use berth_scheduler::scheduler::SchedulerConfig;
 
 /// A recording, made by hand.
 struct Story {
     opening: Opening,
-    lines: String,
+    records: Vec<u8>,
     at_ms: u64,
 }
 
@@ -23,47 +23,45 @@ impl Story {
         let agent = AgentConfig { cache: CacheLimits::unlimited(), seed: 1 };
         let config = SchedulerConfig { preemption: true, ..SchedulerConfig::default() };
         let opening = Opening::new(config, vec![agent], Estimator::default());
-        let mut story = Story { opening, lines: String::new(), at_ms: 0 };
+        let mut story = Story { opening, records: Vec::new(), at_ms: 0 };
         let names: Vec<Arc<str>> = (0..nodes).map(|at| format!("n{at}").into()).collect();
         for name in &names {
             let allocatable = Amounts { cpu_milli: 4000, memory: 1 << 30, ephemeral_storage: 0, pods: 100 };
             let node = Node { name: name.clone(), allocatable, ..Node::default() };
-            story.hear(&Input::Node(Cow::Owned(node)));
+            story.hear(Input::Node(Cow::Owned(node)));
         }
-        story.hear(&Input::RetainNodes {
+        story.hear(Input::RetainNodes {
             listed: Some(Cow::Owned(names.into_iter().collect())),
             from: berth_scheduler::inventory::NodeId(0),
         });
-        story.hear(&Input::RetainPods {
+        story.hear(Input::RetainPods {
             listed: Some(Cow::Owned([].into())),
             from: berth_scheduler::inventory::NodeId(0),
         });
-        story.hear(&Input::FinishPodList);
-        story.hear(&Input::Term(Some(1)));
+        story.hear(Input::FinishPodList);
+        story.hear(Input::Term(Some(1)));
         story
     }
 
-    fn hear(&mut self, input: &Input) {
-        let at = self.at_ms * 1_000_000;
-        let input = serde_json::to_string(input).expect("JSON");
-        self.lines += &format!("{{\"at\":{at},\"in\":{input}}}\n");
+    fn hear(&mut self, input: Input<'static>) {
+        let entry = RecordingEntry { at: self.at_ms * 1_000_000, input, decisions: Vec::new() };
+        self.records.extend(framed(&entry).expect("a record"));
     }
 
     fn pod(&mut self, pod: Pod) {
-        self.hear(&Input::Pod(Cow::Owned(pod)));
+        self.hear(Input::Pod(Cow::Owned(pod)));
     }
 
     fn until(&mut self, second: u64) {
         while self.at_ms < second * 1000 {
             self.at_ms += 100;
-            self.hear(&Input::Tick);
+            self.hear(Input::Tick);
         }
     }
 
     fn compared(&self, other: SchedulerConfig) -> SettingsReport {
-        let opening = serde_json::to_string(&self.opening).expect("JSON") + "\n";
-        let file: Vec<u8> =
-            [&opening, &self.lines].map(|text| frame(text.as_bytes()).expect("a frame")).concat();
+        let opening = framed(&self.opening).expect("a record");
+        let file: Vec<u8> = [&opening, &self.records].map(|block| frame(block).expect("a frame")).concat();
         compare(|| Ok(&file[..]), |opening| (other, opening.agents.clone())).expect("a report")
     }
 
@@ -127,7 +125,7 @@ fn a_pod_that_ended_by_itself_runs_as_long_as_it_did_and_one_that_was_deleted_en
     story.pod(Pod { finished: true, ..on("n0", pod("first", 4000)) });
     story.pod(on("n0", pod("second", 4000)));
     story.until(18);
-    story.hear(&Input::PodGone("second".into()));
+    story.hear(Input::PodGone("second".into()));
     story.pod(pod("third", 4000));
     story.until(20);
     let result = story.again();

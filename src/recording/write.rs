@@ -17,7 +17,7 @@ use berth_scheduler::recording::Tape;
 /// Maximum number of blocks that wait for the disk; with more, the recording ends.
 const BLOCKS_MAX: usize = 256;
 /// What the names of recordings end with.
-const SUFFIX: &str = ".jsonl.lz4";
+const SUFFIX: &str = ".rec.lz4";
 
 /// Takes the blocks of an engine.
 pub struct FileTape(SyncSender<Vec<u8>>);
@@ -106,9 +106,9 @@ fn write_all(file: &File, blocks: &Receiver<Vec<u8>>, most: u64, written: &Atomi
     Ok(true)
 }
 
-/// Returns lines as a frame.
-pub(super) fn frame(lines: &[u8]) -> io::Result<Vec<u8>> {
+/// Returns a block as a frame.
+pub(super) fn frame(block: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = FrameEncoder::with_frame_info(FrameInfo::new().content_checksum(true), Vec::new());
-    encoder.write_all(lines)?;
+    encoder.write_all(block)?;
     encoder.finish().map_err(io::Error::other)
 }

@@ -41,7 +41,7 @@ use crate::gang::GangStatus;
 use crate::placement::{Binding, ClaimOrder};
 use crate::policy::PolicyStatus;
 use crate::quota::QuotaReport;
-use crate::recording::{AgentStep, Did, EngineRecorder, Input, Line, Opening, Tape, nanos};
+use crate::recording::{AgentStep, Did, EngineRecorder, Input, InputBytes, Opening, Tape, nanos};
 use crate::scheduler::{Action, Eviction, LatencySample, Scheduler, SchedulerConfig, Task};
 use berth_devices::ClaimRelease;
 use berth_model::{PodRef, PodReport};
@@ -183,8 +183,8 @@ impl Engine {
     /// Advances everything that depends on time only: backoffs, timeouts, diagnoses to refresh. Called at a fixed interval.
     /// Bounded by the number of known pods: those that are due, or marked by events since the last tick.
     pub fn tick(&self) {
-        let line = self.line(|| Input::Tick);
-        self.hear(Operation::Tick, line, |scheduler, now| scheduler.tick(now));
+        let heard = self.heard(|| Input::Tick);
+        self.hear(Operation::Tick, heard, |scheduler, now| scheduler.tick(now));
     }
 
     /// Returns whether a recording is made: not after its tape refused a block.
@@ -199,9 +199,9 @@ impl Engine {
         drop(recorder);
     }
 
-    /// See [`Shared::line`].
-    fn line<'a>(&self, input: impl FnOnce() -> Input<'a>) -> Option<Line> {
-        self.shared.line(input)
+    /// See [`Shared::heard`].
+    fn heard<'a>(&self, input: impl FnOnce() -> Input<'a>) -> Option<InputBytes> {
+        self.shared.heard(input)
     }
 
     /// Reads the scheduler.
@@ -209,14 +209,15 @@ impl Engine {
         self.shared.read(operation, body)
     }
 
-    /// Runs `body` on the scheduler, then dispatches the resulting actions. `line`: the same as an input, so that a replay does it, too.
+    /// Runs `body` on the scheduler, then dispatches the resulting actions. `heard`: the same as an input, so that a
+    /// replay does it, too.
     fn hear<R>(
         &self,
         operation: Operation,
-        line: Option<Line>,
+        heard: Option<InputBytes>,
         body: impl FnOnce(&mut Scheduler, Duration) -> R,
     ) -> R {
-        self.shared.hear(operation, line, body)
+        self.shared.hear(operation, heard, body)
     }
 
     /// Returns the number of binds that are queued or in flight.
@@ -264,9 +265,9 @@ impl Shared {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Returns an input as a line of the recording, if one is made.
-    fn line<'a>(&self, input: impl FnOnce() -> Input<'a>) -> Option<Line> {
-        self.records().then(|| Line::of(&input()))
+    /// Returns an input as the recording has it, if one is made.
+    fn heard<'a>(&self, input: impl FnOnce() -> Input<'a>) -> Option<InputBytes> {
+        self.records().then(|| InputBytes::of(&input()))
     }
 
     /// Reads the scheduler.
@@ -284,7 +285,7 @@ impl Shared {
     fn hear<R>(
         &self,
         operation: Operation,
-        line: Option<Line>,
+        heard: Option<InputBytes>,
         body: impl FnOnce(&mut Scheduler, Duration) -> R,
     ) -> R {
         let mut desk = self.desk.lock();
@@ -294,8 +295,8 @@ impl Shared {
         let result = body(scheduler, now);
         self.pending_binds.store(scheduler.binds(), Ordering::Relaxed);
         let (actions, term) = (scheduler.take_actions(), scheduler.term());
-        if let (Some(recording), Some(line)) = (recorder.as_mut(), line)
-            && !recording.add(now, line, &actions)
+        if let (Some(recording), Some(heard)) = (recorder.as_mut(), heard)
+            && !recording.add(now, heard, &actions)
         {
             *recorder = None;
             self.records.store(false, Ordering::Relaxed);
@@ -361,9 +362,9 @@ impl AgentThread {
         body: impl FnOnce(&mut AgentWork, &mut Scheduler, Duration) -> R,
     ) -> R {
         let did = std::mem::take(&mut self.did);
-        let line = self.shared.line(|| Input::Agent { agent: self.work.index, did, step });
+        let heard = self.shared.heard(|| Input::Agent { agent: self.work.index, did, step });
         let work = &mut self.work;
-        self.shared.hear(operation, line, |scheduler, now| body(work, scheduler, now))
+        self.shared.hear(operation, heard, |scheduler, now| body(work, scheduler, now))
     }
 
     /// Notes what the agent did on its own.

@@ -46,8 +46,8 @@ impl Engine {
 
     /// Replaces the advice that the statuses of allocations show, unless leadership was lost. Bounded by the advised allocations.
     pub fn advise(&self, help: BTreeMap<AllocationName, Arc<str>>) {
-        let line = self.line(|| Input::Advise(help.clone().into_iter().collect()));
-        self.hear(Operation::Advice, line, |scheduler, _| {
+        let heard = self.heard(|| Input::Advise(help.clone().into_iter().collect()));
+        self.hear(Operation::Advice, heard, |scheduler, _| {
             if scheduler.leading() {
                 scheduler.advise(help);
             }
@@ -56,8 +56,8 @@ impl Engine {
 
     /// Removes the advice from the statuses of all allocations, leading or not. Bounded by the advised allocations.
     pub fn withdraw_advice(&self) {
-        let line = self.line(|| Input::WithdrawAdvice);
-        self.hear(Operation::Advice, line, |scheduler, _| scheduler.advise(BTreeMap::new()));
+        let heard = self.heard(|| Input::WithdrawAdvice);
+        self.hear(Operation::Advice, heard, |scheduler, _| scheduler.advise(BTreeMap::new()));
     }
 
     /// Returns the name that a node id has now. Constant time.
@@ -73,7 +73,7 @@ impl Residents for Engine {
     }
 
     fn class_of(&mut self, uid: &str) -> Option<Arc<Class>> {
-        let line = self.line(|| Input::ClassOfResident(uid.into()));
-        self.hear(Operation::Advice, line, |scheduler, _| scheduler.class_of_resident(uid))
+        let heard = self.heard(|| Input::ClassOfResident(uid.into()));
+        self.hear(Operation::Advice, heard, |scheduler, _| scheduler.class_of_resident(uid))
     }
 }

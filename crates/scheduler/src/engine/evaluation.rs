@@ -55,8 +55,8 @@ impl Engine {
         named: Option<u64>,
     ) -> Result<Evaluation, EvaluationError> {
         self.shared.approach(Operation::Evaluation, agent);
-        let line = self.line(|| Input::Evaluate(Cow::Borrowed(pod)));
-        self.hear(Operation::Evaluation, line, |scheduler, now| {
+        let heard = self.heard(|| Input::Evaluate(Cow::Borrowed(pod)));
+        self.hear(Operation::Evaluation, heard, |scheduler, now| {
             let class = classified(scheduler, pod)?;
             let nominated = scheduler.nominated(&class, pod);
             let inventory = scheduler.inventory();
@@ -80,8 +80,8 @@ impl Engine {
         pod: &Pod,
         candidates: &[(&str, Vec<&str>)],
     ) -> Result<Vec<bool>, EvaluationError> {
-        let line = self.line(|| Input::Evaluate(Cow::Borrowed(pod)));
-        self.hear(Operation::Evaluation, line, |scheduler, _| {
+        let heard = self.heard(|| Input::Evaluate(Cow::Borrowed(pod)));
+        self.hear(Operation::Evaluation, heard, |scheduler, _| {
             let class = classified(scheduler, pod)?;
             let admits =
                 |(node, victims): &(&str, Vec<&str>)| scheduler.admits_without(&class, pod, node, victims);
@@ -106,8 +106,8 @@ impl Engine {
         name: &str,
     ) -> Option<(Pod, &'static str, Verdict)> {
         self.shared.approach(Operation::Evaluation, agent);
-        let line = self.line(|| Input::Explain { namespace: namespace.into(), name: name.into() });
-        let (pod, state, inquiry, names) = self.hear(Operation::Evaluation, line, |scheduler, _| {
+        let heard = self.heard(|| Input::Explain { namespace: namespace.into(), name: name.into() });
+        let (pod, state, inquiry, names) = self.hear(Operation::Evaluation, heard, |scheduler, _| {
             let (pod, state) = scheduler.find_waiting(namespace, name)?;
             let inquiry = scheduler.inquire(agent, &pod);
             let inventory = scheduler.inventory();

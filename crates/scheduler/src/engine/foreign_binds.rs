@@ -21,13 +21,13 @@ impl Engine {
         hold: Option<Duration>,
         requester: Requester,
     ) -> BindReview {
-        let line = self.line(|| Input::Review {
+        let heard = self.heard(|| Input::Review {
             binding: Cow::Borrowed(binding),
             pod: pod.map(Cow::Borrowed),
             hold,
             requester,
         });
-        self.hear(Operation::Review, line, |scheduler, now| {
+        self.hear(Operation::Review, heard, |scheduler, now| {
             scheduler.review(binding, pod, hold.map(|hold| now + hold), requester)
         })
     }
@@ -42,8 +42,8 @@ impl Engine {
     /// or if the hold had not expired when the read was sent, `asked`.
     pub fn held_pod_read(&self, binding: &Binding, truth: &Truth, asked: Duration) {
         let (of, read) = (Cow::Borrowed(binding), Cow::Borrowed(truth));
-        let line = self.line(|| Input::HeldPodRead { binding: of, truth: read, asked });
-        self.hear(Operation::Review, line, |scheduler, now| {
+        let heard = self.heard(|| Input::HeldPodRead { binding: of, truth: read, asked });
+        self.hear(Operation::Review, heard, |scheduler, now| {
             scheduler.held_pod_read(binding, truth, asked, now);
         });
     }
@@ -52,14 +52,15 @@ impl Engine {
     /// [`Engine::extender_bind_finished`]. `pod`: the pod, if the caller has just read it.
     pub fn begin_extender_bind(&self, wanted: &Binding, pod: Option<&Pod>) -> ExtenderBind {
         let (of, read) = (Cow::Borrowed(wanted), pod.map(Cow::Borrowed));
-        let line = self.line(|| Input::BeginExtenderBind { wanted: of, pod: read });
-        self.hear(Operation::ExtenderBind, line, |scheduler, _| scheduler.begin_extender_bind(wanted, pod))
+        let heard = self.heard(|| Input::BeginExtenderBind { wanted: of, pod: read });
+        self.hear(Operation::ExtenderBind, heard, |scheduler, _| scheduler.begin_extender_bind(wanted, pod))
     }
 
     /// Settles a bind of [`ExtenderBind::Begin`]: confirms the charge or releases it. To be called exactly once for each.
     pub fn extender_bind_finished(&self, binding: &Binding, outcome: &BindOutcome) {
-        let line = self.line(|| Input::ExtenderBindFinished(Cow::Borrowed(binding), Cow::Borrowed(outcome)));
-        self.hear(Operation::ExtenderBind, line, |scheduler, _| {
+        let heard =
+            self.heard(|| Input::ExtenderBindFinished(Cow::Borrowed(binding), Cow::Borrowed(outcome)));
+        self.hear(Operation::ExtenderBind, heard, |scheduler, _| {
             scheduler.extender_bind_finished(binding, outcome);
         });
     }

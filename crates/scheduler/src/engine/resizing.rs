@@ -20,12 +20,12 @@ impl Engine {
         unsettled: Option<&Growth>,
         more: NodeSize,
     ) -> Result<Growth, GrowthError> {
-        let line = self.line(|| Input::GrowInPlace {
+        let heard = self.heard(|| Input::GrowInPlace {
             uid: uid.clone(),
             unsettled: unsettled.map(|growth| growth.number),
             more,
         });
-        self.hear(Operation::Resize, line, |scheduler, _| match unsettled {
+        self.hear(Operation::Resize, heard, |scheduler, _| match unsettled {
             Some(unsettled) => scheduler.grow_instead(uid, unsettled, more),
             None => scheduler.grow_in_place(uid, more),
         })
@@ -33,7 +33,7 @@ impl Engine {
 
     /// Releases the growth of a resize that was not applied, unless a watch event has replaced it.
     pub fn take_growth_back(&self, uid: &Arc<str>, growth: &Growth) {
-        let line = self.line(|| Input::TakeGrowthBack { uid: uid.clone(), growth: growth.number });
-        self.hear(Operation::Resize, line, |scheduler, _| scheduler.take_growth_back(uid, growth));
+        let heard = self.heard(|| Input::TakeGrowthBack { uid: uid.clone(), growth: growth.number });
+        self.hear(Operation::Resize, heard, |scheduler, _| scheduler.take_growth_back(uid, growth));
     }
 }

@@ -33,9 +33,9 @@ impl Engine {
     pub fn heal(&self) -> Vec<Discrepancy> {
         let (mut wrong, mut next) = (Vec::new(), Some(NodeId(0)));
         while let Some(node) = next {
-            let line = self.line(|| Input::Heal { from: node });
+            let heard = self.heard(|| Input::Heal { from: node });
             let (found, more) =
-                self.hear(Operation::SelfCheck, line, |scheduler, _| scheduler.heal_from(node));
+                self.hear(Operation::SelfCheck, heard, |scheduler, _| scheduler.heal_from(node));
             wrong.extend(found);
             next = more;
         }
@@ -100,25 +100,25 @@ impl Engine {
 
     /// Takes over the state of the API server for a pod that differs.
     pub fn mend_pod(&self, pod: Pod) {
-        let line = self.line(|| Input::MendPod(Cow::Borrowed(&pod)));
-        self.hear(Operation::SelfCheck, line, |scheduler, now| scheduler.mend_pod(pod, now));
+        let heard = self.heard(|| Input::MendPod(Cow::Borrowed(&pod)));
+        self.hear(Operation::SelfCheck, heard, |scheduler, now| scheduler.mend_pod(pod, now));
     }
 
     /// Forgets a pod that does not exist.
     pub fn mend_pod_gone(&self, uid: &Arc<str>) {
-        let line = self.line(|| Input::MendPodGone(uid.clone()));
-        self.hear(Operation::SelfCheck, line, |scheduler, _| scheduler.mend_pod_gone(uid));
+        let heard = self.heard(|| Input::MendPodGone(uid.clone()));
+        self.hear(Operation::SelfCheck, heard, |scheduler, _| scheduler.mend_pod_gone(uid));
     }
 
     /// Takes over the state of the API server for a node that differs.
     pub fn mend_node(&self, node: Node) {
-        let line = self.line(|| Input::MendNode(Cow::Borrowed(&node)));
-        self.hear(Operation::SelfCheck, line, |scheduler, _| scheduler.mend_node(node));
+        let heard = self.heard(|| Input::MendNode(Cow::Borrowed(&node)));
+        self.hear(Operation::SelfCheck, heard, |scheduler, _| scheduler.mend_node(node));
     }
 
     /// Forgets a node that does not exist.
     pub fn mend_node_gone(&self, name: &str) {
-        let line = self.line(|| Input::MendNodeGone(name.into()));
-        self.hear(Operation::SelfCheck, line, |scheduler, _| scheduler.mend_node_gone(name));
+        let heard = self.heard(|| Input::MendNodeGone(name.into()));
+        self.hear(Operation::SelfCheck, heard, |scheduler, _| scheduler.mend_node_gone(name));
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Input, Opening, nanos};
+use serde::Serialize;
+
+use super::{Input, Opening, RecordError, nanos};
 use crate::scheduler::Action;
 use berth_model::PodReport;
 
@@ -11,18 +13,18 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// Time after which it is handed over, however small.
 const BLOCK_AGE: Duration = Duration::from_secs(1);
 
-/// Where a recording goes, in blocks of whole lines.
+/// Where a recording goes, in blocks of whole records.
 pub trait Tape: Send {
     /// Takes a block. Returns whether the recording goes on. Called with the engine's lock: must not block.
     fn write(&mut self, block: Vec<u8>) -> bool;
 }
 
 /// An input as it is written. Made without the lock.
-pub struct Line(serde_json::Result<String>);
+pub struct InputBytes(postcard::Result<Vec<u8>>);
 
-impl Line {
-    pub fn of(input: &Input) -> Line {
-        Line(serde_json::to_string(input))
+impl InputBytes {
+    pub fn of(input: &Input) -> InputBytes {
+        InputBytes(postcard::to_stdvec(input))
     }
 }
 
@@ -36,25 +38,25 @@ pub struct EngineRecorder {
 
 impl EngineRecorder {
     pub fn begin(opening: &Opening, tape: Box<dyn Tape>) -> EngineRecorder {
-        let mut block = serde_json::to_vec(opening).unwrap_or_default();
-        block.push(b'\n');
+        let block = framed(opening).unwrap_or_default();
         EngineRecorder { tape, block, since: Duration::ZERO }
     }
 
     /// Adds an entry. Returns whether the recording goes on.
-    pub fn add(&mut self, now: Duration, line: Line, actions: &[Action]) -> bool {
-        let Ok(input) = line.0 else {
-            debug_assert!(false, "every input can be written: {:?}", line.0);
+    pub fn add(&mut self, now: Duration, input: InputBytes, actions: &[Action]) -> bool {
+        let decisions: Vec<String> = actions.iter().filter_map(decision).collect();
+        // The fields of a `RecordingEntry`, one after the other.
+        let (Ok(at), Ok(input), Ok(decisions)) =
+            (postcard::to_stdvec(&nanos(now)), input.0, postcard::to_stdvec(&decisions))
+        else {
+            debug_assert!(false, "every input can be written");
             return false;
         };
-        let at = nanos(now);
-        self.block.extend_from_slice(format!("{{\"at\":{at},\"in\":{input}").as_bytes());
-        let decisions: Vec<String> = actions.iter().filter_map(decision).collect();
-        if !decisions.is_empty() {
-            let words = serde_json::to_string(&decisions).unwrap_or_default();
-            self.block.extend_from_slice(format!(",\"out\":{words}").as_bytes());
+        let length = at.len() + input.len() + decisions.len();
+        self.block.extend_from_slice(&(length as u32).to_le_bytes());
+        for field in [at, input, decisions] {
+            self.block.extend_from_slice(&field);
         }
-        self.block.extend_from_slice(b"}\n");
         if self.block.len() < BLOCK_BYTES && now < self.since + BLOCK_AGE {
             return true;
         }
@@ -69,6 +71,15 @@ impl Drop for EngineRecorder {
             self.tape.write(std::mem::take(&mut self.block));
         }
     }
+}
+
+/// Returns a record as a block has it.
+///
+/// # Errors
+/// It cannot be written.
+pub fn framed(record: &impl Serialize) -> Result<Vec<u8>, RecordError> {
+    let bytes = postcard::to_stdvec(record).map_err(|error| RecordError(error.to_string()))?;
+    Ok([&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat())
 }
 
 /// Returns a decision in words; `None`: it is none, or follows from another one.

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Difference, FORMAT, Opening, RecordingEntry, Replay, ReplayError, Tape};
+use super::{
+    Difference, FORMAT, Opening, RecordError, RecordingEntry, Replay, ReplayError, Tape, framed, parse,
+    records,
+};
 use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::dispatch::Estimator;
 use crate::engine::{Engine, Operation, Outlet};
@@ -36,8 +39,12 @@ impl Tape for Memory {
 }
 
 impl Memory {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().concat()).expect("text")
+    /// Returns the opening and the entries.
+    fn recorded(&self) -> (Opening, Vec<RecordingEntry>) {
+        let blocks = self.0.lock().concat();
+        let mut records = records(&blocks).map(|record| record.expect("whole records"));
+        let opening = parse(records.next().expect("an opening")).expect("an opening");
+        (opening, records.map(|record| parse(record).expect("an entry")).collect())
     }
 }
 
@@ -284,7 +291,7 @@ impl Life {
 }
 
 /// Records a random life of so many steps.
-fn recorded(seed: u64, steps: usize) -> String {
+fn recorded(seed: u64, steps: usize) -> (Opening, Vec<RecordingEntry>) {
     let tape = Memory::default();
     let agents = (1..=3).map(|seed| AgentConfig {
         // So that lists are evicted, and expire.
@@ -326,18 +333,15 @@ fn recorded(seed: u64, steps: usize) -> String {
     engine.stop();
     threads.join().expect("no thread panics");
     drop((engine, life));
-    tape.text()
+    tape.recorded()
 }
 
 /// Returns the replay, and where it differs first.
-fn replayed(text: &str) -> (Replay, Option<Difference>) {
-    let mut lines = text.lines();
-    let opening: Opening = serde_json::from_str(lines.next().expect("an opening")).expect("JSON");
+fn replayed(opening: Opening, entries: Vec<RecordingEntry>) -> (Replay, Option<Difference>) {
     let mut replay = Replay::begin(opening).expect("the same format");
-    for line in lines {
-        let entry: RecordingEntry =
-            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-        if let Some(difference) = replay.hear(entry).unwrap_or_else(|error| panic!("{error}: {line}")) {
+    for entry in entries {
+        let words = format!("{entry:?}");
+        if let Some(difference) = replay.hear(entry).unwrap_or_else(|error| panic!("{error}: {words}")) {
             return (replay, Some(difference));
         }
     }
@@ -348,8 +352,8 @@ fn replayed(text: &str) -> (Replay, Option<Difference>) {
 fn a_replay_of_three_agents_at_work_decides_what_they_decided() {
     let mut decisions = 0;
     for seed in 0..8 {
-        let text = recorded(seed, 400);
-        let (replay, difference) = replayed(&text);
+        let (opening, entries) = recorded(seed, 400);
+        let (replay, difference) = replayed(opening, entries);
         assert_eq!(difference, None, "seed {seed}");
         decisions += replay.decisions();
     }
@@ -357,17 +361,41 @@ fn a_replay_of_three_agents_at_work_decides_what_they_decided() {
 }
 
 #[test]
+fn what_is_recorded_is_the_same_as_json() {
+    let (opening, entries) = recorded(50, 400);
+    let as_json = |entry: &RecordingEntry| serde_json::to_string(entry).expect("JSON");
+    let lines: Vec<String> = entries.iter().map(as_json).collect();
+    let again =
+        lines.iter().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")));
+    let opening = serde_json::to_string(&opening).expect("JSON");
+    let (replay, difference) = replayed(serde_json::from_str(&opening).expect("an opening"), again.collect());
+    assert_eq!((replay.entries(), difference), (entries.len() as u64, None));
+}
+
+#[test]
 fn a_replay_names_the_first_decision_that_differs() {
-    let text = recorded(100, 60);
-    let binds: Vec<&str> = text.lines().filter(|line| line.contains("\"out\":[\"bind ")).collect();
-    let line = binds[binds.len() / 2];
-    let changed = line.replacen(" to n", " to another-n", 1);
-    let (replay, difference) = replayed(&text.replacen(line, &changed, 1));
+    let (opening, mut entries) = recorded(100, 60);
+    let binds =
+        |entry: &RecordingEntry| entry.decisions.first().is_some_and(|first| first.starts_with("bind "));
+    let at: Vec<usize> = (0..entries.len()).filter(|at| binds(&entries[*at])).collect();
+    let at = at[at.len() / 2];
+    let changed = entries[at].decisions[0].replacen(" to n", " to another-n", 1);
+    entries[at].decisions[0] = changed.clone();
+    let (replay, difference) = replayed(opening, entries);
     let difference = difference.expect("a difference");
-    assert_eq!(difference.entry, replay.entries());
-    let at = text.lines().position(|other| other == line).expect("its line") as u64;
-    assert_eq!(difference.entry, at, "the opening has no number");
-    assert!(difference.recorded[0].contains("another-n") && !difference.replayed[0].contains("another-n"));
+    assert_eq!((difference.entry, replay.entries()), (at as u64 + 1, at as u64 + 1));
+    assert!(difference.recorded[0] == changed && difference.replayed[0] != changed, "{difference:?}");
+}
+
+#[test]
+fn a_record_that_is_cut_off_or_another_is_an_error() {
+    let (opening, _) = recorded(1, 1);
+    let block = framed(&opening).expect("a record");
+    let whole: Vec<_> = records(&block).collect();
+    assert!(matches!(&whole[..], [Ok(record)] if parse::<Opening>(record).is_ok()));
+    let cut: Vec<_> = records(&block[..block.len() - 1]).collect();
+    assert_eq!(cut, [Err(RecordError("it is longer than its block".to_owned()))]);
+    assert!(parse::<RecordingEntry>(&[1]).is_err());
 }
 
 #[test]
