@@ -15,7 +15,7 @@ use berth_config::RecorderConfig;
 use berth_scheduler::recording::Tape;
 
 /// Maximum number of blocks that wait for the disk; with more, the recording ends.
-const BLOCKS_MAX: usize = 256;
+const BLOCKS_MAX: usize = 64;
 /// What the names of recordings end with.
 const SUFFIX: &str = ".rec.lz4";
 

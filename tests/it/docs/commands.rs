@@ -140,6 +140,10 @@ const COVERED: &[Document] = &[
             ),
             ("cargo bench --bench agent", BENCHMARK),
             ("cargo bench --bench agent -- --quick", BENCHMARK),
+            (
+                "cargo bench --bench cluster -- --workload lived-in --subjects berth,berth+recorder --repeat 5",
+                BENCHMARK,
+            ),
             ("cargo test --profile dist --test it explain::speed -- --ignored", BENCHMARK),
             ("cargo test --profile dist --test it fit:: -- --ignored", BENCHMARK),
             ("cargo test --profile dist --test it drain:: -- --ignored", BENCHMARK),

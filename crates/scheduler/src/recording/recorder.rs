@@ -9,7 +9,7 @@ use crate::scheduler::Action;
 use berth_model::PodReport;
 
 /// Bytes after which a block is handed over.
-const BLOCK_BYTES: usize = 64 << 10;
+const BLOCK_BYTES: usize = 256 << 10;
 /// Time after which it is handed over, however small.
 const BLOCK_AGE: Duration = Duration::from_secs(1);
 
