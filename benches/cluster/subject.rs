@@ -1,5 +1,6 @@
 //! Subjects of the benchmark: processes that bind pods.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -81,18 +82,16 @@ impl Subject {
                 args.extend((self == Subject::NullWithEvents).then(|| "--events".into()));
                 Process::start("the null binder", &program, args, log.clone())?
             }
-            Subject::Berth => {
+            Subject::Berth | Subject::BerthWithRecorder => {
                 let fixed = ["run", "--leader-elect=false", "--health-address=127.0.0.1:0", "--kubeconfig"];
                 let args = fixed.into_iter().map(Into::into).chain([kubeconfig.into_os_string()]);
-                Process::start("berth", Path::new(env!("CARGO_BIN_EXE_berth")), args, log.clone())?
-            }
-            Subject::BerthWithRecorder => {
-                let config = cluster.folder.path().join("berth.yaml");
-                let directory = concat!(env!("CARGO_TARGET_TMPDIR"), "/recordings");
-                std::fs::write(&config, format!("recorder: {{enabled: true, directory: {directory}}}"))?;
-                let fixed = ["run", "--leader-elect=false", "--health-address=127.0.0.1:0", "--kubeconfig"];
-                let args = fixed.into_iter().map(Into::into).chain([kubeconfig.into_os_string()]);
-                let args = args.chain(["--config".into(), config.into_os_string()]);
+                let mut args: Vec<OsString> = args.collect();
+                if self == Subject::BerthWithRecorder {
+                    let config = cluster.folder.path().join("berth.yaml");
+                    let directory = concat!(env!("CARGO_TARGET_TMPDIR"), "/recordings");
+                    std::fs::write(&config, format!("recorder: {{enabled: true, directory: {directory}}}"))?;
+                    args.extend(["--config".into(), config.into_os_string()]);
+                }
                 Process::start("berth", Path::new(env!("CARGO_BIN_EXE_berth")), args, log.clone())?
             }
             Subject::BerthWithFeatures => {

@@ -67,7 +67,7 @@ pub fn replay(options: &ReplayOptions) -> ExitCode {
 fn print(file: &Path) -> Result<()> {
     let input = open(file)?;
     written(|out| {
-        let printed = read(input, |record| -> Result<(), Printing> {
+        let printed = read(input, |record| -> Result<(), ReadError> {
             let line = match record.number {
                 1 => serde_json::to_string(&record.opening()?),
                 _ => serde_json::to_string(&record.parse::<RecordingEntry>()?),
@@ -75,8 +75,8 @@ fn print(file: &Path) -> Result<()> {
             Ok(writeln!(out, "{}", line.map_err(std::io::Error::other)?)?)
         });
         printed.map(|_| ()).map_err(|error| match error {
-            Printing::Write(error) => error,
-            Printing::Read(error) => std::io::Error::other(error),
+            ReadError::Io(error) => error,
+            other => std::io::Error::other(other),
         })
     })
     .with_context(|| file.display().to_string())
@@ -132,22 +132,5 @@ impl Read for Watched {
             stage.set(self.bytes.div_ceil(1024));
         }
         Ok(read)
-    }
-}
-
-enum Printing {
-    Read(ReadError),
-    Write(std::io::Error),
-}
-
-impl From<ReadError> for Printing {
-    fn from(error: ReadError) -> Self {
-        Printing::Read(error)
-    }
-}
-
-impl From<std::io::Error> for Printing {
-    fn from(error: std::io::Error) -> Self {
-        Printing::Write(error)
     }
 }

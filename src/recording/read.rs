@@ -74,7 +74,11 @@ impl Record<'_> {
                 return Err(ReplayError::Format(format).into());
             }
         }
-        self.parse()
+        let opening: Opening = self.parse()?;
+        match opening.format {
+            FORMAT => Ok(opening),
+            other => Err(ReplayError::Format(other).into()),
+        }
     }
 }
 

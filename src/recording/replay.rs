@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::read::{Ending, ReadError, read};
 use crate::explain::show::counted;
-use berth_scheduler::recording::{Difference, RecordingEntry, Replay, ReplayError};
+use berth_scheduler::recording::{Difference, RecordingEntry, Replay};
 
 const API_VERSION: &str = "replay.berth.dev/v1";
 
@@ -58,7 +58,6 @@ impl From<Difference> for DecidedOtherwise {
 /// Why a replay ends before the recording.
 enum Stop {
     Read(ReadError),
-    Replay(ReplayError),
     Different(Difference),
 }
 
@@ -79,12 +78,12 @@ pub fn replay(input: impl Read) -> anyhow::Result<ReplayReport> {
         let Some(replay) = &mut under_way else {
             let opening = record.opening()?;
             (recorded_by, agents) = (opening.version.clone(), opening.agents.len());
-            under_way = Some(Replay::begin(opening).map_err(Stop::Replay)?);
+            under_way = Some(Replay::begin(opening).map_err(ReadError::from)?);
             return Ok(());
         };
         let entry: RecordingEntry = record.parse()?;
         last = Duration::from_nanos(entry.at);
-        match replay.hear(entry).map_err(Stop::Replay)? {
+        match replay.hear(entry).map_err(ReadError::from)? {
             Some(difference) => Err(Stop::Different(difference)),
             None => Ok(()),
         }
@@ -93,7 +92,6 @@ pub fn replay(input: impl Read) -> anyhow::Result<ReplayReport> {
         Ok(ending) => (ending, ReplayOutcome::Same),
         Err(Stop::Different(difference)) => (Ending::Whole, ReplayOutcome::Different(difference.into())),
         Err(Stop::Read(error)) => return Err(error.into()),
-        Err(Stop::Replay(error)) => return Err(error.into()),
     };
     let (entries, decisions) = under_way.map_or((0, 0), |replay| (replay.entries(), replay.decisions()));
     let (seconds, cut_off) = (last.as_secs_f64(), ending == Ending::CutOff);

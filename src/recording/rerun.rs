@@ -249,10 +249,7 @@ impl Rerun {
             placed: None,
             is_gone: false,
         });
-        if ours.is_gone {
-            return;
-        }
-        if pod.finished {
+        if ours.is_gone || pod.finished {
             return;
         }
         let node = ours.placed.as_ref().map(|(_, node)| node.clone());
@@ -351,7 +348,15 @@ impl Rerun {
                         self.scheduler.eviction_finished(&eviction, Ok(()), self.now);
                         self.remove(&eviction.victim.uid);
                     }
-                    _ => {}
+                    Action::Claim(_)
+                    | Action::ReleaseClaim(_)
+                    | Action::Nominate { .. }
+                    | Action::Report(_)
+                    | Action::TellAllocation(_)
+                    | Action::TellPolicy(_)
+                    | Action::TellQuota(_)
+                    | Action::WakeAgent(_)
+                    | Action::Observe(_) => {}
                 }
             }
         }

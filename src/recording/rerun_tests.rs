@@ -3,12 +3,13 @@ use std::sync::Arc;
 
 use super::write::frame;
 use super::{RunResult, SettingsReport, compare, show_settings};
-use berth_model::{Amounts, Node, Packing, Pod, PodClaim, PodSpec, PodVolumes, Usage};
+use berth_model::{Amounts, Node, Packing, Pod, PodClaim, PodVolumes};
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::recording::{Input, Opening, RecordingEntry, framed};
 use berth_scheduler::rules::PlacementSettings;
 use berth_scheduler::scheduler::SchedulerConfig;
+use berth_scheduler::testing::pod;
 
 /// A recording, made by hand.
 struct Story {
@@ -70,20 +71,6 @@ impl Story {
         assert_eq!(report.as_recorded, report.with_config, "the same settings");
         assert!(report.waits.is_empty());
         report.as_recorded
-    }
-}
-
-fn pod(name: &str, cpu_milli: i64) -> Pod {
-    let requests = Amounts { cpu_milli, pods: 1, ..Amounts::default() };
-    let usage = Arc::new(Usage { requests, nonzero_cpu_milli: cpu_milli, ..Usage::default() });
-    Pod {
-        uid: name.into(),
-        namespace: "ns".into(),
-        name: name.into(),
-        scheduler_name: "berth".into(),
-        usage: usage.clone(),
-        spec: Ok(Arc::new(PodSpec { usage, ..PodSpec::default() })),
-        ..Pod::default()
     }
 }
 

@@ -55,7 +55,7 @@ impl FileTape {
         let bytes = Arc::new(AtomicU64::new(0));
         let most = u64::from(config.max_mib) << 20;
         let (written, name) = (bytes.clone(), path.clone());
-        let body = move || match write_all(&file, &blocks, most, &written) {
+        let body = move || match write_all(file, &blocks, most, &written) {
             Ok(true) => {}
             Ok(false) => {
                 tracing::warn!(file = %name.display(), "the recording has ended: it has recorder.maxMiB")
@@ -93,14 +93,14 @@ fn keep_latest(folder: &Path) -> io::Result<()> {
 }
 
 /// Returns whether all blocks were written: `false` if there was no room for one.
-fn write_all(file: &File, blocks: &Receiver<Vec<u8>>, most: u64, written: &AtomicU64) -> io::Result<bool> {
+fn write_all(mut file: File, blocks: &Receiver<Vec<u8>>, most: u64, written: &AtomicU64) -> io::Result<bool> {
     for block in blocks {
         let frame = frame(&block)?;
         let bytes = written.load(Ordering::Relaxed) + frame.len() as u64;
         if bytes > most {
             return Ok(false);
         }
-        { file }.write_all(&frame)?;
+        file.write_all(&frame)?;
         written.store(bytes, Ordering::Relaxed);
     }
     Ok(true)

@@ -37,12 +37,12 @@ async fn live(cluster: &TestControlPlane, berth: &Berth) {
         ..Pods::default()
     };
     create_pods(&client, &pods("web", 40, "100m"), |_, _| {}).await;
-    create_pods(&client, &pods("db", 12, "900m"), |at, pod| {
+    create_pods(&client, &pods("db", 12, "900m"), |_, pod| {
         pod["spec"]["affinity"] = json!({"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
             "weight": 1,
             "podAffinityTerm": {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": "kubernetes.io/hostname"},
         }]}});
-        pod["metadata"]["labels"]["even"] = json!((at % 2 == 0).to_string());
+        pod["metadata"]["labels"] = json!({"app": "db"});
     })
     .await;
     await_bound(&client, SOON, 52, |_| true).await;

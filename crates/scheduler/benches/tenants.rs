@@ -6,19 +6,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use berth_devices::ClaimRelease;
-use berth_model::{Amounts, Identity, Node, Peer, Pod, PodRef, PodReport, PodSpec, Usage};
+use berth_model::{Amounts, Identity, Node, Peer, Pod, PodSpec, Usage};
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
 use berth_scheduler::dispatch::Estimator;
-use berth_scheduler::engine::{Engine, Operation, Outlet};
-use berth_scheduler::gang::GangStatus;
-use berth_scheduler::placement::{BindOutcome, Binding, ClaimOrder};
-use berth_scheduler::policy::PolicyStatus;
-use berth_scheduler::quota::QuotaReport;
-use berth_scheduler::scheduler::{Eviction, LatencySample, SchedulerConfig};
+use berth_scheduler::engine::Engine;
+use berth_scheduler::placement::{BindOutcome, Binding};
+use berth_scheduler::scheduler::SchedulerConfig;
+use berth_scheduler::testing::FakeOutlet;
 use parking_lot::Mutex;
 
 const HELP: &str = "\
@@ -119,26 +116,6 @@ fn options() -> Option<Options> {
     Some(options)
 }
 
-/// Sends decisions to the thread of the store.
-struct ToStore(Sender<(Binding, Instant)>);
-
-impl Outlet for ToStore {
-    fn bind(&self, binding: Binding, _: u64) {
-        // The store's thread has ended when the measurement has.
-        let _ = self.0.send((binding, Instant::now()));
-    }
-    fn claim(&self, _: ClaimOrder) {}
-    fn release_claim(&self, _: ClaimRelease) {}
-    fn evict(&self, _: Eviction, _: u64) {}
-    fn nominate(&self, _: PodRef, _: Option<Arc<str>>, _: u64) {}
-    fn report(&self, _: PodReport) {}
-    fn report_allocation(&self, _: GangStatus) {}
-    fn report_policy(&self, _: PolicyStatus) {}
-    fn report_quota(&self, _: QuotaReport) {}
-    fn observe(&self, _: LatencySample) {}
-    fn lock_held(&self, _: Operation, _: Duration) {}
-}
-
 /// What the threads of a measurement share.
 #[derive(Default)]
 struct Cluster {
@@ -171,7 +148,9 @@ fn measure(options: &Options, crowd: Crowd) -> String {
     };
     let cache = CacheLimits { bytes: CACHE_BYTES, age: Duration::from_secs(600), ..CacheLimits::unlimited() };
     let agents = (1..=AGENTS).map(|seed| AgentConfig { cache, seed }).collect();
-    let outlet = Box::new(ToStore(to_store));
+    // The store's thread has ended when the measurement has.
+    let bind = Box::new(move |binding| drop(to_store.send((binding, Instant::now()))));
+    let outlet = Box::new(FakeOutlet { bind, ..FakeOutlet::default() });
     let (engine, threads) =
         Engine::start(config, agents, Estimator::default(), outlet).expect("threads start");
     for at in 0..options.nodes {

@@ -81,8 +81,8 @@ pub struct Engine {
 pub struct AgentThreads(Vec<JoinHandle<()>>);
 
 struct Shared {
-    desk: Mutex<Desk>,
-    /// Whether `desk` has a recorder.
+    locked: Mutex<Locked>,
+    /// Whether `locked` has a recorder.
     records: AtomicBool,
     agents: Vec<Signal>,
     stats: Vec<Mutex<CacheStats>>,
@@ -93,7 +93,7 @@ struct Shared {
 }
 
 /// What the lock protects.
-struct Desk {
+struct Locked {
     scheduler: Scheduler,
     recorder: Option<EngineRecorder>,
 }
@@ -153,11 +153,12 @@ impl Engine {
         tape: Option<Box<dyn Tape>>,
     ) -> std::io::Result<(Engine, AgentThreads)> {
         let opening = Opening::new(SchedulerConfig { agents: agents.len(), ..config }, agents, estimator);
-        let recorder = tape.map(|tape| EngineRecorder::begin(&opening, tape));
+        let recorder = tape.map(|tape| EngineRecorder::begin(&opening, tape)).transpose();
+        let recorder = recorder.map_err(std::io::Error::other)?;
         let Opening { config, agents, estimator, .. } = opening;
         let shared = Arc::new(Shared {
             records: AtomicBool::new(recorder.is_some()),
-            desk: Mutex::new(Desk { scheduler: Scheduler::new(config, estimator), recorder }),
+            locked: Mutex::new(Locked { scheduler: Scheduler::new(config, estimator), recorder }),
             agents: agents.iter().map(|_| Signal::default()).collect(),
             stats: agents.iter().map(|_| Mutex::default()).collect(),
             outlet,
@@ -165,14 +166,15 @@ impl Engine {
             stopping: AtomicBool::new(false),
             pending_binds: AtomicUsize::new(0),
         });
+        let engine = Engine { shared };
         let mut threads = Vec::new();
         for (index, config) in agents.into_iter().enumerate() {
-            let shared = shared.clone();
+            let engine = engine.clone();
             let name = format!("agent-{index}");
-            let body = move || AgentThread::new(index, Agent::new(config), shared).run();
+            let body = move || AgentThread::new(index, Agent::new(config), engine).run();
             threads.push(std::thread::Builder::new().name(name).spawn(body)?);
         }
-        Ok((Engine { shared }, AgentThreads(threads)))
+        Ok((engine, AgentThreads(threads)))
     }
 
     /// Returns the time since the engine started: the clock for all scheduler inputs.
@@ -189,35 +191,79 @@ impl Engine {
 
     /// Returns whether a recording is made: not after its tape refused a block.
     pub fn records(&self) -> bool {
-        self.shared.records()
+        self.shared.records.load(Ordering::Relaxed)
     }
 
     /// Ends the recording; its tape gets the last block.
     pub fn end_recording(&self) {
         self.shared.records.store(false, Ordering::Relaxed);
-        let recorder = self.shared.desk.lock().recorder.take();
+        let recorder = self.shared.locked.lock().recorder.take();
         drop(recorder);
     }
 
-    /// See [`Shared::heard`].
+    /// Lets an agent that is not one of the engine's copy the changed rows, in slices.
+    fn approach(&self, operation: Operation, agent: &mut Agent) {
+        while !self.read(operation, |scheduler, _| agent.approach(scheduler.inventory(), ROWS_MAX)) {
+            agent.make_room();
+        }
+    }
+
+    /// Returns an input as the recording has it, if one is made.
     fn heard<'a>(&self, input: impl FnOnce() -> Input<'a>) -> Option<InputBytes> {
-        self.shared.heard(input)
+        self.records().then(|| InputBytes::of(&input()))
     }
 
     /// Reads the scheduler.
     fn read<R>(&self, operation: Operation, body: impl FnOnce(&Scheduler, Duration) -> R) -> R {
-        self.shared.read(operation, body)
+        let locked = self.shared.locked.lock();
+        let began = Instant::now();
+        let result = body(&locked.scheduler, began.saturating_duration_since(self.shared.started));
+        let held = began.elapsed();
+        drop(locked);
+        self.shared.outlet.lock_held(operation, held);
+        result
     }
 
-    /// Runs `body` on the scheduler, then dispatches the resulting actions. `heard`: the same as an input, so that a
-    /// replay does it, too.
+    /// Runs `body` on the scheduler, records the input that it is, and dispatches the resulting actions.
     fn hear<R>(
         &self,
         operation: Operation,
         heard: Option<InputBytes>,
         body: impl FnOnce(&mut Scheduler, Duration) -> R,
     ) -> R {
-        self.shared.hear(operation, heard, body)
+        let mut locked = self.shared.locked.lock();
+        let began = Instant::now();
+        let now = began.saturating_duration_since(self.shared.started);
+        let Locked { scheduler, recorder } = &mut *locked;
+        let result = body(scheduler, now);
+        self.shared.pending_binds.store(scheduler.binds(), Ordering::Relaxed);
+        let (actions, term) = (scheduler.take_actions(), scheduler.term());
+        if let (Some(recording), Some(heard)) = (recorder.as_mut(), heard)
+            && !recording.add(now, heard, &actions)
+        {
+            *recorder = None;
+            self.shared.records.store(false, Ordering::Relaxed);
+        }
+        // Before the lock is released, since a waiting thread may take the core at once.
+        let held = began.elapsed();
+        drop(locked);
+        self.shared.outlet.lock_held(operation, held);
+        for action in actions {
+            match action {
+                Action::Bind(binding) => self.shared.outlet.bind(binding, term),
+                Action::Claim(order) => self.shared.outlet.claim(order),
+                Action::ReleaseClaim(release) => self.shared.outlet.release_claim(release),
+                Action::Evict(eviction) => self.shared.outlet.evict(*eviction, term),
+                Action::Nominate { pod, node } => self.shared.outlet.nominate(pod, node, term),
+                Action::Report(report) => self.shared.outlet.report(report),
+                Action::TellAllocation(status) => self.shared.outlet.report_allocation(*status),
+                Action::TellPolicy(status) => self.shared.outlet.report_policy(*status),
+                Action::TellQuota(status) => self.shared.outlet.report_quota(*status),
+                Action::Observe(sample) => self.shared.outlet.observe(sample),
+                Action::WakeAgent(agent) => self.shared.agents[agent].raise(),
+            }
+        }
+        result
     }
 
     /// Returns the number of binds that are queued or in flight.
@@ -252,92 +298,20 @@ impl AgentThreads {
     }
 }
 
-impl Shared {
-    /// Lets an agent that is not one of the engine's copy the changed rows, in slices.
-    fn approach(&self, operation: Operation, agent: &mut Agent) {
-        while !self.read(operation, |scheduler, _| agent.approach(scheduler.inventory(), ROWS_MAX)) {
-            agent.make_room();
-        }
-    }
-
-    /// Returns whether a recording is made.
-    fn records(&self) -> bool {
-        self.records.load(Ordering::Relaxed)
-    }
-
-    /// Returns an input as the recording has it, if one is made.
-    fn heard<'a>(&self, input: impl FnOnce() -> Input<'a>) -> Option<InputBytes> {
-        self.records().then(|| InputBytes::of(&input()))
-    }
-
-    /// Reads the scheduler.
-    fn read<R>(&self, operation: Operation, body: impl FnOnce(&Scheduler, Duration) -> R) -> R {
-        let desk = self.desk.lock();
-        let began = Instant::now();
-        let result = body(&desk.scheduler, began.saturating_duration_since(self.started));
-        let held = began.elapsed();
-        drop(desk);
-        self.outlet.lock_held(operation, held);
-        result
-    }
-
-    /// Runs `body` on the scheduler, records the input that it is, and dispatches the resulting actions.
-    fn hear<R>(
-        &self,
-        operation: Operation,
-        heard: Option<InputBytes>,
-        body: impl FnOnce(&mut Scheduler, Duration) -> R,
-    ) -> R {
-        let mut desk = self.desk.lock();
-        let began = Instant::now();
-        let now = began.saturating_duration_since(self.started);
-        let Desk { scheduler, recorder } = &mut *desk;
-        let result = body(scheduler, now);
-        self.pending_binds.store(scheduler.binds(), Ordering::Relaxed);
-        let (actions, term) = (scheduler.take_actions(), scheduler.term());
-        if let (Some(recording), Some(heard)) = (recorder.as_mut(), heard)
-            && !recording.add(now, heard, &actions)
-        {
-            *recorder = None;
-            self.records.store(false, Ordering::Relaxed);
-        }
-        // Before the lock is released, since a waiting thread may take the core at once.
-        let held = began.elapsed();
-        drop(desk);
-        self.outlet.lock_held(operation, held);
-        for action in actions {
-            match action {
-                Action::Bind(binding) => self.outlet.bind(binding, term),
-                Action::Claim(order) => self.outlet.claim(order),
-                Action::ReleaseClaim(release) => self.outlet.release_claim(release),
-                Action::Evict(eviction) => self.outlet.evict(*eviction, term),
-                Action::Nominate { pod, node } => self.outlet.nominate(pod, node, term),
-                Action::Report(report) => self.outlet.report(report),
-                Action::TellAllocation(status) => self.outlet.report_allocation(*status),
-                Action::TellPolicy(status) => self.outlet.report_policy(*status),
-                Action::TellQuota(status) => self.outlet.report_quota(*status),
-                Action::Observe(sample) => self.outlet.observe(sample),
-                Action::WakeAgent(agent) => self.agents[agent].raise(),
-            }
-        }
-        result
-    }
-}
-
 struct AgentThread {
     work: AgentWork,
-    shared: Arc<Shared>,
+    engine: Engine,
     /// For the recording: what the agent did on its own since it last held the lock.
     did: Vec<Did>,
 }
 
 impl AgentThread {
-    fn new(index: usize, agent: Agent, shared: Arc<Shared>) -> Self {
-        AgentThread { work: AgentWork::new(index, agent), shared, did: Vec::new() }
+    fn new(index: usize, agent: Agent, engine: Engine) -> Self {
+        AgentThread { work: AgentWork::new(index, agent), engine, did: Vec::new() }
     }
 
     fn run(mut self) {
-        let shared = self.shared.clone();
+        let shared = self.engine.shared.clone();
         let mut turn = Turn::Nothing;
         while !shared.stopping.load(Ordering::Acquire) {
             turn = match turn {
@@ -362,14 +336,14 @@ impl AgentThread {
         body: impl FnOnce(&mut AgentWork, &mut Scheduler, Duration) -> R,
     ) -> R {
         let did = std::mem::take(&mut self.did);
-        let heard = self.shared.heard(|| Input::Agent { agent: self.work.index, did, step });
+        let heard = self.engine.heard(|| Input::Agent { agent: self.work.index, did, step });
         let work = &mut self.work;
-        self.shared.hear(operation, heard, |scheduler, now| body(work, scheduler, now))
+        self.engine.hear(operation, heard, |scheduler, now| body(work, scheduler, now))
     }
 
     /// Notes what the agent did on its own.
     fn note(&mut self, did: impl FnOnce(&AgentWork) -> Did) {
-        if self.shared.records() {
+        if self.engine.records() {
             self.did.push(did(&self.work));
         }
     }
@@ -410,7 +384,7 @@ impl AgentThread {
     }
 
     fn answer(&mut self, task: &Task) -> Answer {
-        let now = self.shared.started.elapsed();
+        let now = self.engine.now();
         let chooses = Instant::now();
         let mut last = chooses;
         let mut answer = self.work.answer(task, now, |_| {
@@ -422,15 +396,15 @@ impl AgentThread {
             let laps = work.laps.iter().map(|(part, took)| (*part, nanos(*took)));
             Did::Answered { at: nanos(now), laps: laps.collect() }
         });
-        *self.shared.stats[self.work.index].lock() = self.work.agent.cache_stats();
+        *self.engine.shared.stats[self.work.index].lock() = self.work.agent.cache_stats();
         answer
     }
 
     /// Idle work: expires old cache entries and repairs outdated lists until the agent is signalled.
     fn maintain_caches(&mut self) {
-        let shared = self.shared.clone();
+        let shared = self.engine.shared.clone();
         let signal = &shared.agents[self.work.index];
-        let now = shared.started.elapsed();
+        let now = self.engine.now();
         self.work.agent.expire(now);
         self.note(|_| Did::Expired { at: nanos(now) });
         self.approach();
@@ -457,28 +431,28 @@ mod tests {
     use super::*;
     use crate::agent::{AgentChoice, CacheLimits};
     use crate::scheduler::TaskResult;
-    use crate::testing::Nowhere;
+    use crate::testing::FakeOutlet;
     use berth_model::{Amounts, Node, Peer, Pod, PodAffinity, PodSelector, PodSpec, PodTerm, Usage};
 
     /// An agent thread, not started, and as many nodes as may be copied at once.
     fn thread() -> AgentThread {
         let config = SchedulerConfig { agents: 1, ..SchedulerConfig::default() };
         let shared = Arc::new(Shared {
-            desk: Mutex::new(Desk {
+            locked: Mutex::new(Locked {
                 scheduler: Scheduler::new(config, Estimator::default()),
                 recorder: None,
             }),
             records: AtomicBool::new(false),
             agents: vec![Signal::default()],
             stats: vec![Mutex::default()],
-            outlet: Box::new(Nowhere),
+            outlet: Box::<FakeOutlet>::default(),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
             pending_binds: AtomicUsize::new(0),
         });
-        change_nodes(&mut shared.desk.lock().scheduler, false);
+        change_nodes(&mut shared.locked.lock().scheduler, false);
         let agent = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: 1 });
-        AgentThread::new(0, agent, shared)
+        AgentThread::new(0, agent, Engine { shared })
     }
 
     fn change_nodes(scheduler: &mut Scheduler, unschedulable: bool) {
@@ -531,25 +505,25 @@ mod tests {
     #[test]
     fn an_agent_that_is_far_behind_copies_rows_in_slices_before_it_takes_a_task() {
         let mut thread = thread();
-        let shared = thread.shared.clone();
-        let mut desk = shared.desk.lock();
-        let scheduler = &mut desk.scheduler;
+        let shared = thread.engine.shared.clone();
+        let mut locked = shared.locked.lock();
+        let scheduler = &mut locked.scheduler;
         scheduler.apply_node(Node { name: "one too many".into(), ..Node::default() });
         assert!(matches!(thread.work.take(scheduler, Duration::ZERO), Turn::Behind));
-        drop(desk);
+        drop(locked);
         thread.approach();
         let turn = thread.take();
         assert!(matches!(turn, Turn::Nothing), "there is no pod");
-        assert!(!thread.work.agent.is_behind(shared.desk.lock().scheduler.inventory(), 0));
+        assert!(!thread.work.agent.is_behind(shared.locked.lock().scheduler.inventory(), 0));
     }
 
     /// Of the pods that look at others, which a commit counts anew.
     #[test]
     fn what_changed_while_an_agent_chose_is_copied_in_slices_before_the_commit() {
         let mut thread = thread();
-        let shared = thread.shared.clone();
-        let mut desk = shared.desk.lock();
-        let scheduler = &mut desk.scheduler;
+        let shared = thread.engine.shared.clone();
+        let mut locked = shared.locked.lock();
+        let scheduler = &mut locked.scheduler;
         scheduler.apply_pod(hermit(), Duration::ZERO);
         scheduler.retain_nodes(&(0..ROWS_MAX).map(|at| format!("n{at}").into()).collect());
         scheduler.retain_pods(&["a".into()].into());
@@ -567,10 +541,10 @@ mod tests {
         change_nodes(scheduler, false);
         let next = thread.work.settle(scheduler, &task, answer, (|| Duration::ZERO, 0), Duration::ZERO);
         let Next::CatchUp(answer) = next else { panic!("it copies all of them at once") };
-        drop(desk);
+        drop(locked);
         thread.approach();
-        let mut desk = shared.desk.lock();
-        let scheduler = &mut desk.scheduler;
+        let mut locked = shared.locked.lock();
+        let scheduler = &mut locked.scheduler;
         let next = thread.work.settle(scheduler, &task, answer, (|| Duration::ZERO, 0), Duration::ZERO);
         assert!(matches!(next, Next::Turn(Turn::Nothing)) && scheduler.binds() == 1);
     }

@@ -30,7 +30,7 @@ impl Engine {
         if self.read(Operation::Advice, |scheduler, _| {
             scheduler.leading() && scheduler.synced() && !scheduler.stuck(1).0.is_empty()
         }) {
-            self.shared.approach(Operation::Advice, agent);
+            self.approach(Operation::Advice, agent);
         }
         self.read(Operation::Advice, |scheduler, _| {
             if !scheduler.leading() || !scheduler.synced() {

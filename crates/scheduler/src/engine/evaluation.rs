@@ -54,7 +54,7 @@ impl Engine {
         pod: &Pod,
         named: Option<u64>,
     ) -> Result<Evaluation, EvaluationError> {
-        self.shared.approach(Operation::Evaluation, agent);
+        self.approach(Operation::Evaluation, agent);
         let heard = self.heard(|| Input::Evaluate(Cow::Borrowed(pod)));
         self.hear(Operation::Evaluation, heard, |scheduler, now| {
             let class = classified(scheduler, pod)?;
@@ -105,7 +105,7 @@ impl Engine {
         namespace: &str,
         name: &str,
     ) -> Option<(Pod, &'static str, Verdict)> {
-        self.shared.approach(Operation::Evaluation, agent);
+        self.approach(Operation::Evaluation, agent);
         let heard = self.heard(|| Input::Explain { namespace: namespace.into(), name: name.into() });
         let (pod, state, inquiry, names) = self.hear(Operation::Evaluation, heard, |scheduler, _| {
             let (pod, state) = scheduler.find_waiting(namespace, name)?;

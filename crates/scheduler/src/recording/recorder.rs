@@ -37,9 +37,12 @@ pub struct EngineRecorder {
 }
 
 impl EngineRecorder {
-    pub fn begin(opening: &Opening, tape: Box<dyn Tape>) -> EngineRecorder {
-        let block = framed(opening).unwrap_or_default();
-        EngineRecorder { tape, block, since: Duration::ZERO }
+    /// Begins a recording.
+    ///
+    /// # Errors
+    /// The opening cannot be written.
+    pub fn begin(opening: &Opening, tape: Box<dyn Tape>) -> Result<EngineRecorder, RecordError> {
+        Ok(EngineRecorder { tape, block: framed(opening)?, since: Duration::ZERO })
     }
 
     /// Adds an entry. Returns whether the recording goes on.

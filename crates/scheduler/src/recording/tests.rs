@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -11,21 +11,18 @@ use super::{
 };
 use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::dispatch::Estimator;
-use crate::engine::{Engine, Operation, Outlet};
-use crate::gang::GangStatus;
+use crate::engine::Engine;
 use crate::hints::{Hint, SelectedPods};
 use crate::objects::{ClusterObject, DisruptionBudget, ObjectKind, ObjectName};
-use crate::placement::{BindOutcome, Binding, ClaimOrder, Truth};
-use crate::policy::PolicyStatus;
+use crate::placement::{BindOutcome, Binding, Truth};
 use crate::queue::BackoffLimits;
-use crate::quota::QuotaReport;
 use crate::repack::Residents;
 use crate::rules::mix;
-use crate::scheduler::{Eviction, LatencySample, Requester, SchedulerConfig, Share};
-use berth_devices::ClaimRelease;
+use crate::scheduler::{Eviction, Requester, SchedulerConfig, Share};
+use crate::testing::FakeOutlet;
 use berth_model::{
-    Amounts, Identity, LabelSelector, Labels, Node, NodeSize, Operator, Peer, Pod, PodAffinity, PodRef,
-    PodReport, PodSelector, PodSpec, PodTerm, Requirement, Usage,
+    Amounts, Identity, LabelSelector, Labels, Node, NodeSize, Operator, Peer, Pod, PodAffinity, PodSelector,
+    PodSpec, PodTerm, Requirement, Usage,
 };
 
 #[derive(Clone, Default)]
@@ -62,24 +59,14 @@ enum Told {
     Evict(Eviction),
 }
 
-struct Tell(Mutex<Sender<Told>>);
-
-impl Outlet for Tell {
-    fn bind(&self, binding: Binding, _: u64) {
-        let _ = self.0.lock().send(Told::Bind(binding));
-    }
-    fn claim(&self, _: ClaimOrder) {}
-    fn release_claim(&self, _: ClaimRelease) {}
-    fn evict(&self, eviction: Eviction, _: u64) {
-        let _ = self.0.lock().send(Told::Evict(eviction));
-    }
-    fn nominate(&self, _: PodRef, _: Option<Arc<str>>, _: u64) {}
-    fn report(&self, _: PodReport) {}
-    fn report_allocation(&self, _: GangStatus) {}
-    fn report_policy(&self, _: PolicyStatus) {}
-    fn report_quota(&self, _: QuotaReport) {}
-    fn observe(&self, _: LatencySample) {}
-    fn lock_held(&self, _: Operation, _: Duration) {}
+/// Returns an outlet, and what it is told.
+fn outlet() -> (Box<FakeOutlet>, Receiver<Told>) {
+    let (to_binds, told) = channel();
+    let to_evictions = to_binds.clone();
+    // The receiver has ended when the test has.
+    let bind = Box::new(move |binding| drop(to_binds.send(Told::Bind(binding))));
+    let evict = Box::new(move |eviction| drop(to_evictions.send(Told::Evict(eviction))));
+    (Box::new(FakeOutlet { bind, evict }), told)
 }
 
 /// A cluster that lives at random around an engine with three agents.
@@ -336,12 +323,12 @@ fn recorded(seed: u64, steps: usize) -> (Opening, Vec<RecordingEntry>) {
         reserve_after: Duration::from_millis(50),
         ..SchedulerConfig::default()
     };
-    let (sender, told) = channel();
+    let (outlet, told) = outlet();
     let (engine, threads) = Engine::start_recorded(
         config,
         agents.collect(),
         Estimator::default(),
-        Box::new(Tell(Mutex::new(sender))),
+        outlet,
         Some(Box::new(tape.clone())),
     )
     .expect("it starts");
@@ -459,9 +446,8 @@ fn an_entry_that_cannot_follow_those_before_is_an_error() {
 
 #[test]
 fn an_engine_whose_tape_is_full_goes_on_without_it() {
-    let (sender, told) = channel();
+    let (outlet, told) = outlet();
     let agent = AgentConfig { cache: CacheLimits::unlimited(), seed: 1 };
-    let outlet = Box::new(Tell(Mutex::new(sender)));
     let (engine, threads) = Engine::start_recorded(
         SchedulerConfig::default(),
         vec![agent],

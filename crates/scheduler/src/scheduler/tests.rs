@@ -27,6 +27,7 @@ use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::objects::{ClusterObject, DisruptionBudget, ObjectKind, ObjectName, system_defaults};
 use crate::placement::{BindOutcome, Binding};
 use crate::profile::{Profile, Profiles};
+use crate::testing::pod;
 use berth_model::{
     Amounts, Identity, LabelSelector, Node, Operator, Peer, Pod, PodOwner, PodSpec, PreemptionPolicy,
     Requirement, ScheduledCondition, SpecError, Toleration, TolerationOperator, Unsupported, Usage,
@@ -211,24 +212,6 @@ fn budget(allowed: i32) -> ClusterObject {
 /// Returns the condition of a pod that fits nowhere.
 fn unschedulable(message: &str) -> ScheduledCondition {
     ScheduledCondition { status: false, reason: UNSCHEDULABLE.into(), message: message.into() }
-}
-
-fn pod(uid: &str, cpu_milli: i64) -> Pod {
-    let usage = Arc::new(Usage {
-        requests: Amounts { cpu_milli, pods: 1, ..Amounts::default() },
-        nonzero_cpu_milli: cpu_milli,
-        ..Usage::default()
-    });
-    Pod {
-        uid: uid.into(),
-        namespace: "ns".into(),
-        name: uid.into(),
-        scheduler_name: "berth".into(),
-        generation: 1,
-        usage: usage.clone(),
-        spec: Ok(Arc::new(PodSpec { usage, ..PodSpec::default() })),
-        ..Pod::default()
-    }
 }
 
 fn on(node: &str, pod: Pod) -> Pod {
