@@ -55,7 +55,10 @@ async fn live(cluster: &TestControlPlane, berth: &Berth) {
     delete_pods(&client, (0..10).map(|at| format!("web-{at}"))).await;
     create_pods(&client, &pods("more", 10, "100m"), |_, _| {}).await;
     await_bound(&client, SOON, 10, |pod| name_of(pod).starts_with("more")).await;
-    assert!(berth.metric("berth_recorded_bytes_total").await > 0.0);
+    await_until(SOON, "a block is written, after a second", async || {
+        berth.metric("berth_recorded_bytes_total").await > 0.0
+    })
+    .await;
     assert_eq!(berth.metric("berth_recording").await, 1.0);
 }
 
