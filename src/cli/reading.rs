@@ -70,10 +70,17 @@ impl ReadOptions {
     /// # Errors
     /// No cluster is configured.
     pub async fn client(&self) -> Result<Client> {
+        Ok(Client::try_from(self.cluster().await?)?)
+    }
+
+    /// Returns how to reach the cluster.
+    ///
+    /// # Errors
+    /// None is configured.
+    pub async fn cluster(&self) -> Result<kube::Config> {
         const NO_CLUSTER: &str =
             "no cluster configured: give --kubeconfig FILE, or -f FILE with a dump of the cluster";
-        let config = cluster_config(self.kubeconfig.as_deref(), self.context.as_deref(), NO_CLUSTER).await?;
-        Ok(Client::try_from(config)?)
+        cluster_config(self.kubeconfig.as_deref(), self.context.as_deref(), NO_CLUSTER).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! `berth drain --plan` as users run it: on dumps made here, and carried out on a real API server.
+//! `berth drain` as users run it: on dumps made here, and carried out on a real API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -299,6 +299,148 @@ async fn a_plan_that_is_carried_out_puts_each_pod_where_it_says() {
         }
     }
     drop(berth);
+}
+
+/// A pod of the controller of these tests, which is gone as soon as it is evicted.
+fn replica(name: &str) -> Pod {
+    let at_once = json!({"spec": {"terminationGracePeriodSeconds": 0}, "metadata": {"uid": null, "labels": {"app": "web"}}});
+    let pod = merged(pod(name, requests(json!({"cpu": "500m"}))), merged(owned("ReplicaSet"), at_once));
+    serde_json::from_value(pod).expect("a pod")
+}
+
+/// Does what a ReplicaSet with this number of pods does, for ever.
+async fn replace_pods(pods: kube::Api<Pod>, replicas: usize) {
+    for number in 0.. {
+        let there = pods.list(&Default::default()).await.expect("a list").items;
+        if there.len() < replicas {
+            let successor = replica(&format!("again-{number}"));
+            pods.create(&Default::default(), &successor).await.expect("created");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn apply(cluster: &TestControlPlane, options: &[&str]) -> Ran {
+    let (kubeconfig, options) =
+        (cluster.kubeconfig(), options.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let ran = tokio::task::spawn_blocking(move || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+        run(command.args(["drain", "--apply", "--kubeconfig"]).arg(kubeconfig).args(options), b"")
+    });
+    ran.await.expect("no panic")
+}
+
+async fn cordoned(client: &kube::Client) -> BTreeSet<String> {
+    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(client.clone());
+    let nodes = nodes.list(&Default::default()).await.expect("a list").items.into_iter();
+    let is_cordoned = |node: &k8s_openapi::api::core::v1::Node| {
+        node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
+    };
+    nodes.filter(is_cordoned).filter_map(|node| node.metadata.name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn apply_empties_the_nodes_of_its_plan_and_their_pods_run_elsewhere() {
+    const SOON: Duration = Duration::from_secs(60);
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    create_nodes(&client, &Nodes { count: 5, cpu: "4", ..Nodes::default() }).await;
+    let _berth = Berth::start(&cluster.kubeconfig(), "agents: 1");
+    let pods: kube::Api<Pod> = kube::Api::default_namespaced(client.clone());
+    for at in 0..12 {
+        pods.create(&Default::default(), &replica(&format!("web-{at}"))).await.expect("created");
+    }
+    await_bound(&client, SOON, 12, |_| true).await;
+    let controller = tokio::spawn(replace_pods(pods.clone(), 12));
+    let ran = apply(&cluster, &["-o", "json", "--step-timeout", "60"]).await;
+    controller.abort();
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let answer: Value = serde_json::from_str(&ran.out).expect("JSON");
+    let planned: BTreeSet<String> = emptied(&answer).into_iter().map(str::to_owned).collect();
+    assert!(!planned.is_empty() && planned.len() < 5, "{answer}");
+    let steps = answer["applied"].as_array().expect("a list");
+    let done: BTreeSet<_> =
+        steps.iter().map(|step| step["node"].as_str().expect("a name").to_owned()).collect();
+    assert_eq!(done, planned);
+    assert_eq!((&answer["stopped"], &answer["uncordoned"]), (&Value::Null, &json!([])));
+    assert_eq!(cordoned(&client).await, planned, "they stay cordoned, and no other one is");
+    let all = pods.list(&Default::default()).await.expect("a list").items;
+    let on = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("bound");
+    assert_eq!(all.len(), 12);
+    assert!(all.iter().all(|pod| !planned.contains(&on(pod))), "a pod is on a node that is empty");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn apply_stops_when_pods_do_not_come_back_and_uncordons_what_is_not_empty() {
+    const SOON: Duration = Duration::from_secs(60);
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    create_nodes(&client, &Nodes { count: 4, cpu: "4", ..Nodes::default() }).await;
+    let _berth = Berth::start(&cluster.kubeconfig(), "agents: 1");
+    let pods: kube::Api<Pod> = kube::Api::default_namespaced(client.clone());
+    for at in 0..4 {
+        pods.create(&Default::default(), &replica(&format!("web-{at}"))).await.expect("created");
+    }
+    await_bound(&client, SOON, 4, |_| true).await;
+    let ran = apply(&cluster, &["--step-timeout", "2"]).await;
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    assert!(
+        ran.err.contains("stopped after 0 of ") && ran.err.contains("its 4 pods on other nodes"),
+        "{}",
+        ran.err
+    );
+    assert!(ran.err.contains("uncordoned again: "), "{}", ran.err);
+    assert_eq!(cordoned(&client).await, BTreeSet::new());
+    assert_eq!(
+        pods.list(&Default::default()).await.expect("a list").items.len(),
+        3,
+        "one was evicted, and no more"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn apply_waits_for_a_disruption_budget_and_stops_if_it_allows_nothing_in_time() {
+    const SOON: Duration = Duration::from_secs(60);
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    create_node(&client, "full", json!({"cpu": "4", "memory": "32Gi", "pods": "110"}), json!({})).await;
+    let _berth = Berth::start(&cluster.kubeconfig(), "agents: 1");
+    let pods: kube::Api<Pod> = kube::Api::default_namespaced(client.clone());
+    for at in 0..2 {
+        pods.create(&Default::default(), &replica(&format!("web-{at}"))).await.expect("created");
+    }
+    await_bound(&client, SOON, 2, |_| true).await;
+    // Budgets protect only pods that run.
+    for at in 0..2 {
+        let runs =
+            json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+        let name = format!("web-{at}");
+        pods.patch_status(&name, &Default::default(), &kube::api::Patch::Merge(runs)).await.expect("patched");
+    }
+    create_node(&client, "other", json!({"cpu": "4", "memory": "32Gi", "pods": "110"}), json!({})).await;
+    let budgets: kube::Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> =
+        kube::Api::default_namespaced(client.clone());
+    let budget = json!({
+        "metadata": {"name": "web"},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+    });
+    budgets
+        .create(&Default::default(), &serde_json::from_value(budget).expect("a budget"))
+        .await
+        .expect("created");
+    // No controller counts again: one eviction is allowed.
+    let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2}});
+    budgets
+        .patch_status("web", &Default::default(), &kube::api::Patch::Merge(status))
+        .await
+        .expect("patched");
+    let controller = tokio::spawn(replace_pods(pods.clone(), 2));
+    let ran = apply(&cluster, &["full", "--step-timeout", "4"]).await;
+    controller.abort();
+    assert_eq!(ran.code, 3, "{}", ran.err);
+    assert!(ran.out.contains("of which 1 must wait for a disruption budget"), "{}", ran.out);
+    assert!(ran.err.contains("may not be evicted") && ran.err.contains("uncordoned again"), "{}", ran.err);
+    assert_eq!(cordoned(&client).await, BTreeSet::new());
 }
 
 #[test]
