@@ -15,6 +15,7 @@ fn main() -> ExitCode {
         Command::Fit(options) => return berth::cli::fit(&options),
         Command::Drain(options) => return berth::cli::drain(&options),
         Command::Why(options) => return berth::cli::why(&options),
+        Command::Ui(options) => return berth::cli::ui(&options),
         Command::Recommend(options) => return berth::cli::recommend(&options),
         Command::Replay(options) => return berth::cli::replay(&options),
         Command::Completion(options) => berth::cli::completion(&options),

@@ -15,8 +15,10 @@ mod reading;
 mod recommend;
 mod replay;
 mod run;
+mod server;
 mod shell;
 mod simulate;
+mod ui;
 mod why;
 
 use clap::{Parser, Subcommand};
@@ -32,6 +34,7 @@ pub use replay::{ReplayOptions, replay};
 pub use run::{RunOptions, run};
 pub use shell::{CompletionOptions, ManOptions, completion, man};
 pub use simulate::{SimulateOptions, simulate};
+pub use ui::{UiOptions, ui};
 pub use why::{WhyOptions, why};
 
 /// A Kubernetes scheduler that keeps a ranked list of nodes for every class of pods.
@@ -56,10 +59,12 @@ pub enum Command {
     Explain(ExplainOptions),
     /// Try whether the pods of manifests would fit: where each would go, how many more would, and what helps if not.
     Fit(FitOptions),
-    /// Plan which nodes can be emptied, in which order, and where their pods would go. Nothing is moved.
+    /// Plan which nodes can be emptied, in which order, and where their pods would go; with --apply, empty them.
     Drain(DrainOptions),
     /// Tell why a placed pod has its node: what was compared, what decided, and how long each stage took.
     Why(WhyOptions),
+    /// Serve the page of a running berth to a browser on this machine: nodes, queue, agents, gangs and quotas, live.
+    Ui(UiOptions),
     /// Recommend requests of containers from their usage in Prometheus; or backtest estimators on recorded
     /// usage.
     Recommend(Box<RecommendOptions>),

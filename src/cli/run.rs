@@ -268,6 +268,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         updater: config.recommender.apply.updater.then(Arc::default),
         scaler: config.scaling.enabled.then(Arc::default),
         fragmentation: config.fragmentation.every().map(|_| Arc::default()),
+        ui: Arc::default(),
     };
     let health = Health::default();
     // Three stages of the shutdown: stop deciding, then stop reporting, then stop serving.
@@ -299,6 +300,8 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
     let mutate = applying::webhook(&config, &watches, &histograms, &hints);
     let routes = serving::routes(&mut tasks, &config, asked, &health, (&histograms, &sources), trust)?;
     let routes = Served { mutate, ..routes };
+    // Its streams are open connections, which would have to be waited for.
+    tasks.spawn_ending("page", routes.ui.clone().run(ended(working.clone())));
     let callers = routes.extender.is_some() || routes.guard.is_some() || routes.mutate.is_some();
     let shutdown_delay = if callers { config.serving.shutdown_delay.get() } else { Duration::ZERO };
     let secure_server = secure.as_ref().map(|(_, secure)| secure.clone());

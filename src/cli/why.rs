@@ -7,13 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
-use reqwest::{Certificate, Client, StatusCode, Url};
+use reqwest::{StatusCode, Url};
 
 use super::cluster::cluster_config;
 use super::explain::{PodName, pod_name};
 use super::failure::Failure;
 use super::output::{Output, answered, width};
 use super::reading::runtime;
+use super::server::ServerAccess;
 use crate::why;
 use berth_scheduler::decisions::{ANNOTATION, DecisionReport, WHY_API_VERSION};
 
@@ -39,15 +40,8 @@ pub struct WhyOptions {
     /// Context of the kubeconfig file.
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
-    /// File with a bearer token of someone who may get /why, as from `kubectl create token`; only over HTTPS.
-    #[arg(long, value_name = "FILE", requires = "server")]
-    pub token_file: Option<PathBuf>,
-    /// File with certificates that the process must be certified by.
-    #[arg(long, value_name = "FILE", requires = "server", conflicts_with = "insecure_skip_tls_verify")]
-    pub certificate_authority: Option<PathBuf>,
-    /// Do not check the certificate of the process: for a connection that `kubectl port-forward` made.
-    #[arg(long, requires = "server")]
-    pub insecure_skip_tls_verify: bool,
+    #[command(flatten)]
+    pub access: ServerAccess,
     /// Format: `table` for people, `json` for programs.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
@@ -102,14 +96,10 @@ async fn asked(options: &WhyOptions, server: &Url) -> Result<DecisionReport, Fai
     let mut url = server.join("/why").with_context(|| format!("{server} is no address of a server"))?;
     let PodName { namespace, name } = &options.pod;
     url.query_pairs_mut().append_pair("namespace", namespace).append_pair("pod", name);
-    let mut request = client(options)?.get(url);
-    if let Some(file) = &options.token_file {
-        if server.scheme() != "https" {
-            return Err(Failure::Input(anyhow!("a token is only sent over HTTPS, and --server is {server}")));
-        }
-        let token =
-            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        request = request.bearer_auth(token.trim());
+    let client = options.access.client()?.timeout(TIMEOUT).build().context("cannot create an HTTP client")?;
+    let mut request = client.get(url);
+    if let Some(token) = options.access.token(server)? {
+        request = request.bearer_auth(token);
     }
     let answer = request.send().await.with_context(|| format!("cannot ask {server}"))?;
     let status = answer.status();
@@ -132,19 +122,4 @@ fn understood(text: &str) -> Result<DecisionReport> {
         true => Ok(report),
         false => Err(anyhow!("is of format {}, not {WHY_API_VERSION}", report.api_version)),
     }
-}
-
-fn client(options: &WhyOptions) -> Result<Client> {
-    // A proxy would not reach a port on this machine.
-    let mut client = Client::builder().no_proxy().timeout(TIMEOUT);
-    if let Some(file) = &options.certificate_authority {
-        let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-        let certificates = Certificate::from_pem_bundle(&bytes)
-            .with_context(|| format!("{} has no certificates", file.display()))?;
-        client = client.tls_certs_only(certificates);
-    }
-    if options.insecure_skip_tls_verify {
-        client = client.tls_danger_accept_invalid_certs(true);
-    }
-    client.build().context("cannot create an HTTP client")
 }

@@ -33,6 +33,7 @@ mod serving;
 mod shell;
 mod simulate;
 mod simulation;
+mod ui;
 mod upstream;
 mod usage;
 mod why;

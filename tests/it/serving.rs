@@ -1,6 +1,6 @@
 //! HTTPS: certificates, limits, and access control.
 
-mod access;
+pub mod access;
 pub mod client;
 mod rotation;
 mod tls;

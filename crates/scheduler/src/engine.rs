@@ -16,6 +16,7 @@ mod evaluation;
 mod foreign_binds;
 mod leadership;
 mod operation;
+mod overview;
 mod resizing;
 mod self_check;
 mod snapshots;

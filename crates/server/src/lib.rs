@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod mutate;
 pub mod review;
 pub mod secure;
+pub mod ui;
 pub mod webhook;
 mod why;
 
@@ -47,6 +48,7 @@ pub struct Served {
     pub mutate: Option<Arc<Mutate>>,
     /// `None` while `fragmentation.period` is unset.
     pub fragmentation: Option<Arc<fragmentation::Latest>>,
+    pub ui: Arc<ui::Feed>,
 }
 
 /// Binds the address, so that an error is reported before anything else starts. `setting` is the configuration key of the address.
@@ -81,7 +83,10 @@ fn plain_routes(served: Served, is_local: bool, plaintext: bool) -> Router {
         inspection(&served).merge(extender.map(extender_routes).unwrap_or_default())
     } else {
         let paths = ["/metrics", "/explain", "/why", "/fragmentation"];
-        paths.into_iter().fold(Router::new(), |router, path| router.route(path, get(elsewhere)))
+        paths
+            .into_iter()
+            .chain(ui::paths())
+            .fold(Router::new(), |router, path| router.route(path, get(elsewhere)))
     };
     probes.merge(rest)
 }
@@ -112,7 +117,7 @@ fn inspection(served: &Served) -> Router {
         .route("/fragmentation", get(fragmentation::fragmentation))
         .with_state(served.fragmentation.clone());
     let metrics = Router::new().route("/metrics", get(scrape)).with_state(served.clone());
-    metrics.merge(explain).merge(fragmentation)
+    metrics.merge(explain).merge(fragmentation).merge(ui::routes(served.ui.clone()))
 }
 
 fn extender_routes(extender: Arc<Extender>) -> Router {
@@ -161,15 +166,20 @@ mod tests {
             let judge = Arc::new(Judge::new(engine.clone(), agent));
             let (metrics, health) = (Metrics::default(), Health::default());
             let (extender, guard, mutate) = (None, None, None);
-            let served = Served { metrics, health, judge, extender, guard, mutate, fragmentation: None };
+            let ui = Arc::new(ui::Feed::new(engine.clone(), None, Arc::default()));
+            let served = Served { metrics, health, judge, extender, guard, mutate, fragmentation: None, ui };
             for (is_local, path, status) in [
                 (true, "/metrics", StatusCode::OK),
                 (true, "/explain?pod=nobody", StatusCode::NOT_FOUND),
                 (true, "/why?pod=nobody", StatusCode::NOT_FOUND),
                 (true, "/fragmentation", StatusCode::NOT_FOUND),
+                (true, "/ui", StatusCode::PERMANENT_REDIRECT),
+                (true, "/ui/", StatusCode::OK),
                 (true, "/extender/filter", StatusCode::NOT_FOUND),
                 (false, "/metrics", StatusCode::NOT_FOUND),
                 (false, "/explain?pod=nobody", StatusCode::NOT_FOUND),
+                (false, "/ui/", StatusCode::NOT_FOUND),
+                (false, "/ui/stream", StatusCode::NOT_FOUND),
                 (false, "/healthz", StatusCode::OK),
                 (false, "/readyz", StatusCode::SERVICE_UNAVAILABLE),
             ] {

@@ -26,6 +26,7 @@ use prometheus_client::registry::Registry;
 use super::access::{self, Access};
 use super::fragmentation::Latest;
 use super::secure;
+use super::ui::UiCounters;
 use berth_kube_io::placement::BindCounters;
 use berth_kube_io::{AllocationWriter, Reporter, WatchCounters};
 use berth_scheduler::engine::{Engine, Operation};
@@ -177,6 +178,7 @@ pub struct MetricSources {
     pub scaler: Option<Arc<ScalerMetrics>>,
     /// `None` while the fragmentation report is disabled.
     pub fragmentation: Option<Arc<Latest>>,
+    pub ui: Arc<UiCounters>,
 }
 
 #[derive(Debug, Default)]
@@ -479,6 +481,7 @@ impl Scrape {
             fragmentation: _,
             updater: _,
             scaler: _,
+            ui,
         } = &self.sources;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided whose outcome is pending", &[(&[], pending)])?;
@@ -562,6 +565,22 @@ impl Scrape {
         let (bytes, recording) = (recorded.load(Relaxed), usize::from(engine.records()));
         counters(to, "berth_recorded_bytes", "Bytes written to the recording", &[(&[], bytes)])?;
         gauges(to, "berth_recording", "1 while a recording is made", &[(&[], recording)])?;
+        gauges(
+            to,
+            "berth_ui_viewers",
+            "Viewers of the page that this process serves",
+            &[(&[], ui.viewers.load(Relaxed))],
+        )?;
+        for (name, help, value) in [
+            ("berth_ui_bytes", "Bytes of events sent to all viewers of the page", &ui.bytes),
+            (
+                "berth_ui_lagging_viewers",
+                "Streams of the page that ended because the viewer read too slowly",
+                &ui.lagging,
+            ),
+        ] {
+            counters(to, name, help, &[(&[], value.load(Relaxed))])?;
+        }
         counters(
             to,
             "berth_self_checks",

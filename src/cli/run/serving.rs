@@ -18,6 +18,7 @@ use berth_server::extender::{Binder, Extender, Judge};
 use berth_server::forward::{BegunDecisions, Forward, OwnTerm, Trust};
 use berth_server::guard::Guard;
 use berth_server::metrics::{Histograms, MetricSources, Metrics};
+use berth_server::ui::Feed;
 use berth_server::{Secure, Served};
 use berth_telemetry::Health;
 
@@ -78,7 +79,8 @@ pub(super) fn routes(
     }
     let (metrics, health) = (Metrics::new(histograms, sources.clone()), health.clone());
     let fragmentation = sources.fragmentation.clone();
-    Ok(Served { metrics, health, judge, extender, guard, mutate: None, fragmentation })
+    let ui = Arc::new(Feed::new(engine.clone(), fragmentation.clone(), sources.ui.clone()));
+    Ok(Served { metrics, health, judge, extender, guard, mutate: None, fragmentation, ui })
 }
 
 /// Returns how replicas authenticate each other: by the CA of the certificate that they share, and the token with which they

@@ -390,6 +390,18 @@ const COVERED: &[Document] = &[
         ],
     },
     Document {
+        path: "docs/watch.md",
+        commands: &[
+            ("kubectl -n berth-system get lease berth", KUBECTL),
+            ("kubectl -n berth-system port-forward POD 10260", KUBECTL),
+            ("kubectl create token NAME > token", KUBECTL),
+            (
+                "berth ui --server https://127.0.0.1:10260 --token-file token --insecure-skip-tls-verify",
+                "tests/it/ui.rs, over HTTPS with certificates and RBAC",
+            ),
+        ],
+    },
+    Document {
         path: "docs/why.md",
         commands: &[
             ("berth why default/web-0", "tests/it/why.rs, on a real API server"),

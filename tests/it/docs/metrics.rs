@@ -66,6 +66,7 @@ fn scrape() -> String {
             updater: Some(Arc::default()),
             scaler: Some(Arc::default()),
             fragmentation: Some(Arc::default()),
+            ui: Arc::default(),
         };
         text = Metrics::new(&histograms, sources).encode().expect("a scrape");
     });

@@ -25,7 +25,7 @@ use crate::support::*;
 const REVOKED: Duration = Duration::from_secs(40);
 const HOUR: i64 = 3_600;
 
-async fn create<K>(api: Api<K>, object: Value)
+pub async fn create<K>(api: Api<K>, object: Value)
 where
     K: Resource + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
 {
@@ -34,7 +34,7 @@ where
 }
 
 /// A service account and a token of it.
-async fn account(client: &ApiClient, name: &str) -> String {
+pub async fn account(client: &ApiClient, name: &str) -> String {
     let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
     create(accounts.clone(), json!({"metadata": {"name": name}})).await;
     let request: TokenRequest =

@@ -329,6 +329,14 @@ impl Gangs {
         }
     }
 
+    /// Returns the gangs after this name, each with the status that was written last.
+    pub(super) fn from(
+        &self,
+        after: Bound<&AllocationName>,
+    ) -> impl Iterator<Item = (&AllocationName, Option<&GangStatus>)> {
+        self.all.range((after, Bound::Unbounded)).map(|(name, gang)| (name, gang.reported.as_ref()))
+    }
+
     /// Returns the number of gangs queued at an agent.
     pub(super) fn queued(&self) -> usize {
         self.all.values().filter(|gang| matches!(gang.state, GangState::Queued(_))).count()

@@ -1,0 +1,436 @@
+//! The page to watch, `/ui/`: in a real browser at the size of a large cluster, and from a real `berth run`, also through `berth ui`.
+
+mod devtools;
+
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use berth_model::{Amounts, Labels, Node, Pod, PodOwner, ScheduledCondition};
+use berth_scheduler::engine::Engine;
+use berth_scheduler::testing::{pod, with_engine};
+use berth_server::Served;
+use berth_server::extender::Judge;
+use berth_server::ui::Feed;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::Api;
+use serde_json::{Value, json};
+
+use crate::report::browser::Screen;
+use crate::report::{DESKTOP, PHONE, TEXT_SIZE_MIN};
+use crate::serving::client::{Ca, in_seconds};
+use crate::support::*;
+use devtools::Browser;
+
+const SOON: Duration = Duration::from_secs(60);
+const NODES: usize = 5_000;
+const PODS_EACH: usize = 10;
+/// Changes of pods a second.
+const CHURN: usize = 2_000;
+/// Longest time in which the page may not answer a key or a pointer.
+const PAINT_MAX_MS: f64 = 100.0;
+/// Bytes of the stream a second.
+const STREAM_MAX: f64 = 50_000.0;
+
+fn large_cluster(engine: &Engine) {
+    for at in 0..NODES {
+        let allocatable = Amounts { cpu_milli: 16_000, memory: 64 << 30, pods: 110, ..Amounts::default() };
+        let labels: Labels = [
+            ("topology.kubernetes.io/zone", format!("zone-{}", at % 3)),
+            ("karpenter.sh/nodepool", ["general", "memory", "batch", "gpu"][at % 4].to_owned()),
+        ]
+        .into_iter()
+        .collect();
+        let unschedulable = at % 250 == 0;
+        engine.apply_node(Node {
+            name: node_name(at),
+            labels,
+            allocatable,
+            unschedulable,
+            ..Node::default()
+        });
+        for number in 0..PODS_EACH {
+            let cpu = 100 * (1 + (at * 7 + number * 13) % 22) as i64;
+            let mut resident = pod(&format!("{at}-{number}"), cpu);
+            let usage = Arc::make_mut(&mut resident.usage);
+            usage.requests.memory = (1 + (at * 5 + number * 3) % 9) as i64 * (1 << 30);
+            engine.apply_pod(Pod { node_name: Some(node_name(at)), ..resident });
+        }
+    }
+    // Twenty classes, of a ReplicaSet each.
+    for at in 0..300 {
+        let class = at % 20;
+        let name = format!("search-{class}-{at}");
+        let scheduled = ScheduledCondition {
+            status: false,
+            reason: "Unschedulable".into(),
+            message: format!("0/5000 nodes are available: {} Insufficient cpu.", 5_000 - class).into(),
+        };
+        let owner = PodOwner {
+            api_version: "apps/v1".into(),
+            kind: "ReplicaSet".into(),
+            name: format!("search-{class}").into(),
+        };
+        engine.apply_pod(Pod {
+            namespace: "shop".into(),
+            gates: ["example.com/wait".into()].into(),
+            created_s: jiff::Timestamp::now().as_second() - 400 + 19 * class,
+            scheduled: Some(scheduled),
+            owner: Some(owner),
+            ..pod(&name, 500 + class)
+        });
+    }
+}
+
+fn node_name(at: usize) -> Arc<str> {
+    format!("worker-{at:04}.example.internal").into()
+}
+
+/// Runs `body` while pods come and go.
+fn with_churn(engine: &Engine, body: impl FnOnce()) {
+    /// Ends the churn also when `body` panics.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| churn(engine, &stop));
+        let _stop = Stop(&stop);
+        body();
+    });
+}
+
+/// Lets pods come and go until `stop`.
+fn churn(engine: &Engine, stop: &AtomicBool) {
+    let began = Instant::now();
+    let mut made = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let due = (began.elapsed().as_secs_f64() * CHURN as f64) as usize;
+        for at in made..due {
+            let (node, round) = (at % NODES, at / NODES);
+            let uid = format!("churn-{node}");
+            match round % 2 {
+                0 => engine.apply_pod(Pod { node_name: Some(node_name(node)), ..pod(&uid, 2_000) }),
+                _ => engine.delete_pod(&Arc::from(uid)),
+            }
+        }
+        made = due;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Serves the engine as `berth run` does, on a port of this machine, while `body` runs.
+fn served(engine: &Engine, agent: berth_scheduler::agent::AgentConfig, body: impl FnOnce(SocketAddr)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let feed = Arc::new(Feed::new(engine.clone(), None, Arc::default()));
+    let served = Served {
+        metrics: Default::default(),
+        health: Default::default(),
+        judge: Arc::new(Judge::new(engine.clone(), agent)),
+        extender: None,
+        guard: None,
+        mutate: None,
+        fragmentation: None,
+        ui: feed.clone(),
+    };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let (address, server) = runtime.block_on(async {
+        let listener =
+            berth_server::listen(([127, 0, 0, 1], 0).into(), "healthAddress").await.expect("a port");
+        let address = listener.local_addr().expect("a port");
+        let stopped = async { drop(stopped.await) };
+        let server = tokio::spawn(berth_server::serve(listener, served, false, stopped));
+        tokio::spawn(feed.run(std::future::pending()));
+        (address, server)
+    });
+    body(address);
+    drop(stop);
+    server.abort();
+    runtime.shutdown_timeout(Duration::from_secs(5));
+}
+
+/// Returns the bytes of the first state and the bytes a second after it.
+async fn measure_stream(address: SocketAddr, seconds: u64) -> (usize, f64) {
+    let mut stream = http().get(format!("http://{address}/ui/stream")).send().await.expect("a stream");
+    // The state comes at once, and what changes a second later.
+    let mut first = 0;
+    while let Ok(chunk) = tokio::time::timeout(Duration::from_millis(400), stream.chunk()).await {
+        first += chunk.expect("no error").expect("more").len();
+    }
+    let (began, mut later) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(seconds) {
+        later += stream.chunk().await.expect("no error").expect("more").len();
+    }
+    (first, later as f64 / began.elapsed().as_secs_f64())
+}
+
+fn cpu_of_this_process() -> Duration {
+    berth_telemetry::process::usage_of("self").expect("/proc").cpu
+}
+
+#[test]
+fn with_5_000_nodes_and_50_000_pods_the_page_does_not_stutter_and_its_stream_is_thin() {
+    needs!("chromium");
+    let _quiet = wait_for(quiet_turn());
+    with_engine(|engine, agent| {
+        large_cluster(engine);
+        with_churn(engine, || {
+            served(engine, agent, |address| {
+                let mut browser = Browser::start(Screen { height: 1_250, ..DESKTOP });
+                browser.open(&format!("http://{address}/ui/"));
+                browser.await_true("document.documentElement?.dataset.nodes === '5000'");
+                browser.await_true("document.querySelector('#connection').dataset.state === 'live'");
+                // Everything was drawn once: what follows are changes.
+                let frames = "Number(document.documentElement.dataset.frames)";
+                let before = browser.evaluate(frames).as_f64().expect("a number");
+                browser.await_true(&format!("{frames} >= {}", before + 5.0));
+                let longest = browser.evaluate("berthUi.longestPaintMs").as_f64().expect("a number");
+                assert!(longest < PAINT_MAX_MS, "a paint took {longest} ms");
+
+                browser.evaluate("document.querySelector('#heatmap').focus()");
+                browser.press("ArrowRight");
+                browser.await_true("document.querySelector('#node-details').textContent.includes('worker-')");
+                browser.await_true("document.querySelectorAll('#queue-table tbody tr').length === 20");
+                browser.await_true("document.querySelectorAll('#summary-table tbody tr').length === 12");
+                let summary = browser.evaluate("document.querySelector('#summary-table').textContent");
+                let summary = summary.as_str().expect("text");
+                for word in ["zone-0", "zone-2", "general", "gpu"] {
+                    assert!(summary.contains(word), "{word} is not in {summary}");
+                }
+                assert!(browser.picture("large") > 50_000);
+                for (screen, name) in [
+                    (Screen { dark: true, height: 1_250, ..DESKTOP }, "large-dark"),
+                    (Screen { height: 2_400, ..PHONE }, "large-phone"),
+                ] {
+                    browser.show_on(screen);
+                    browser.await_true(&format!("innerWidth === {}", screen.width));
+                    browser.await_true("document.documentElement.scrollWidth <= innerWidth");
+                    assert!(browser.picture(name) > 30_000, "{name}");
+                }
+                let smallest = "Math.min(...[...document.querySelectorAll('main *')].filter(e => e.childNodes.length \
+                                && e.getClientRects().length && e.textContent.trim()).map(e => parseFloat(getComputedStyle(e).fontSize)))";
+                assert!(browser.evaluate(smallest).as_f64().is_some_and(|size| size >= TEXT_SIZE_MIN));
+                assert_eq!(browser.console, [""; 0]);
+                let foreign = format!(
+                    "performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith('http://{address}/ui/'))"
+                );
+                assert_eq!(browser.evaluate(&foreign), json!([]));
+                drop(browser);
+
+                let runtime =
+                    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                let (first, rate) = runtime.block_on(measure_stream(address, 5));
+                println!("first state {first} bytes, then {rate:.0} bytes/s");
+                assert!(
+                    first > 200_000 && rate < STREAM_MAX && rate > 5_000.0,
+                    "{first} bytes, then {rate} bytes/s"
+                );
+            });
+        });
+    });
+}
+
+#[test]
+fn ten_viewers_cost_little() {
+    let _quiet = wait_for(quiet_turn());
+    with_engine(|engine, agent| {
+        large_cluster(engine);
+        with_churn(engine, || {
+            served(engine, agent, |address| {
+                const WATCHED: Duration = Duration::from_secs(5);
+                let cost = |viewers: usize| {
+                    let runtime = tokio::runtime::Builder::new_current_thread()
+                        .enable_all()
+                        .build()
+                        .expect("a runtime");
+                    runtime.block_on(async {
+                        let streams = (0..viewers).map(|_| async {
+                            let url = format!("http://{address}/ui/stream");
+                            http().get(url).send().await.expect("a stream")
+                        });
+                        let mut streams = futures::future::join_all(streams).await;
+                        let read = |mut stream: reqwest::Response| async move {
+                            while stream.chunk().await.expect("no error").is_some() {}
+                        };
+                        let all = futures::future::join_all(streams.drain(..).map(read));
+                        let (from, began) = (std::cell::Cell::new(Duration::ZERO), Instant::now());
+                        // The first second has the whole state.
+                        let begin = async {
+                            tokio::time::sleep(Duration::from_millis(1_500)).await;
+                            from.set(cpu_of_this_process());
+                            tokio::time::sleep(WATCHED).await;
+                        };
+                        tokio::select! { _ = all, if viewers > 0 => panic!("a stream ended"), () = begin => {} }
+                        assert!(began.elapsed() < WATCHED * 3);
+                        (cpu_of_this_process() - from.get()).as_secs_f64() / WATCHED.as_secs_f64()
+                    })
+                };
+                let (none, one, ten) = (cost(0), cost(1), cost(10));
+                let each = (ten - one) / 9.0;
+                println!(
+                    "cores without a viewer {none:.4}, with one {one:.4}, with ten {ten:.4}: {each:.4} for each further one"
+                );
+                // This process also reads what the ten get.
+                assert!(each < 0.01, "{each} of a core for each viewer");
+                assert!(ten - none < 0.2, "{none} cores without, {ten} with ten viewers");
+            });
+        });
+    });
+}
+
+/// The events that a viewer gets in its first second, by name.
+async fn first_events(address: SocketAddr) -> Vec<(String, Value)> {
+    let mut stream = http().get(format!("http://{address}/ui/stream")).send().await.expect("a stream");
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    let mut text = String::new();
+    while !text.ends_with("\n\n") || !text.contains("event: totals") {
+        let chunk = stream.chunk().await.expect("no error").expect("more");
+        text.push_str(std::str::from_utf8(&chunk).expect("text"));
+    }
+    let event = |event: &str| {
+        let (name, data) = event.split_once('\n').expect("two lines");
+        let data = data.strip_prefix("data: ").expect("data");
+        (name.strip_prefix("event: ").expect("a name").to_owned(), serde_json::from_str(data).expect("JSON"))
+    };
+    text.split_terminator("\n\n").map(event).collect()
+}
+
+fn find<'a>(events: &'a [(String, Value)], name: &str) -> &'a Value {
+    &events.iter().rfind(|(found, _)| found == name).unwrap_or_else(|| panic!("no {name} in {events:?}")).1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_berth_shows_its_nodes_and_why_pods_wait_and_stops_in_time_while_somebody_watches() {
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    create_node(&client, "n0", json!({"cpu": "4", "memory": "8Gi", "pods": "110"}), json!({})).await;
+    let zone = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "north"}}});
+    patch_node(&client, "n0", zone).await;
+    let mut berth = Berth::start(&cluster.kubeconfig(), "");
+    berth.await_ready().await;
+    let pods = Pods { prefix: "web", requests: json!({"cpu": "1", "memory": "1Gi"}), ..Pods::default() };
+    create_pods(&client, &Pods { count: 6, ..pods }, |_, _| {}).await;
+    await_bound(&client, SOON, 4, |_| true).await;
+    let address = berth.address().await;
+    await_until(SOON, "two pods wait", async || {
+        let events = first_events(address).await;
+        let group = &find(&events, "queue")["groups"][0];
+        group["message"].is_string() && group["pods"] == 2 && group["state"] == "parked"
+    })
+    .await;
+    let events = first_events(address).await;
+    assert_eq!(events[0].1["apiVersion"], "ui.berth.dev/v1");
+    let node = &find(&events, "nodes")["nodes"][0];
+    assert_eq!(
+        (&node["name"], &node["zone"], &node["cpuMilli"]),
+        (&json!("n0"), &json!("north"), &json!(4_000))
+    );
+    assert_eq!(find(&events, "use")["of"][1], 1_000, "all of the CPU is requested");
+    let message = find(&events, "queue")["groups"][0]["message"].as_str().expect("text").to_owned();
+    assert!(message.contains("Insufficient cpu"), "{message}");
+    assert_eq!(find(&events, "totals")["queues"]["unschedulable"], 2);
+    assert_eq!(find(&events, "totals")["leading"], true);
+
+    let mut viewer = http().get(format!("http://{address}/ui/stream")).send().await.expect("a stream");
+    await_until(SOON, "it is counted", async || berth.metric("berth_ui_viewers").await >= 1.0).await;
+    assert!(berth.metric("berth_ui_bytes_total").await > 0.0);
+    let began = Instant::now();
+    let ended = async { while viewer.chunk().await.is_ok_and(|chunk| chunk.is_some()) {} };
+    let (status, ()) = tokio::join!(berth.terminate(), ended);
+    assert!(status.success(), "{status}");
+    assert!(began.elapsed() < Duration::from_secs(6), "it waited for the viewer: {:?}", began.elapsed());
+}
+
+/// A `berth ui`, and its address.
+async fn start_ui(server: &str, options: &[&str]) -> (Process, SocketAddr) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+    command.args(["ui", "--server", server, "--port", "0"]).args(options).stdout(Stdio::piped());
+    let mut process = Process(command.spawn().expect("berth starts"));
+    let mut line = String::new();
+    let out = process.0.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
+    let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once("/ui/"));
+    let address = address.unwrap_or_else(|| panic!("no address in {line:?}")).0;
+    (process, address.parse().expect("an address"))
+}
+
+struct Process(std::process::Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_https_the_page_is_for_who_may_read_it_and_berth_ui_brings_it_to_a_browser() {
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    let rules = json!([{"nonResourceURLs": ["/ui/", "/ui/*"], "verbs": ["get"]}]);
+    let role = json!({"metadata": {"name": "watcher"}, "rules": rules});
+    crate::serving::access::create(Api::<ClusterRole>::all(client.clone()), role).await;
+    let binding = json!({
+        "metadata": {"name": "watcher"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "watcher"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "watcher"}],
+    });
+    crate::serving::access::create(Api::<ClusterRoleBinding>::all(client.clone()), binding).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("a path").to_owned()
+    };
+    let tokens = [
+        crate::serving::access::account(&client, "watcher").await,
+        crate::serving::access::account(&client, "stranger").await,
+    ];
+    let [watcher, stranger] = [file("watcher", &tokens[0]), file("stranger", &tokens[1])];
+    let (servers, clients) = (Ca::new("servers"), Ca::new("clients"));
+    let pair = servers.server(in_seconds(3_600));
+    let serving = json!({
+        "address": "127.0.0.1:0", "certFile": file("tls.crt", &pair.certificate), "keyFile": file("tls.key", &pair.key),
+        "clientCaFile": file("clients.crt", &clients.certificate),
+    });
+    let berth = Berth::start(&cluster.kubeconfig(), &format!("serving: {serving}"));
+    berth.await_ready().await;
+    let server = format!("https://{}", berth.secure_address().await);
+    let authority = file("servers.crt", &servers.certificate);
+
+    let ask = |token: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+        command.args(["ui", "--server", &server, "--port", "0", "--certificate-authority", &authority]);
+        crate::explain::run(command.args(["--token-file", token]), b"")
+    };
+    let refused = ask(&stranger);
+    assert!(refused.code == 1 && refused.err.contains("ClusterRole allows `get` of /ui/"), "{}", refused.err);
+    let plain = Command::new(env!("CARGO_BIN_EXE_berth"))
+        .args(["ui", "--server", "http://127.0.0.1:1", "--token-file", &watcher])
+        .output()
+        .expect("berth runs");
+    assert_eq!(plain.status.code(), Some(2), "a token over HTTP");
+
+    let options = ["--certificate-authority", &authority, "--token-file", &watcher];
+    let (_ui, address) = start_ui(&server, &options).await;
+    let events = first_events(address).await;
+    assert_eq!(find(&events, "totals")["nodes"], 0);
+    let page = http().get(format!("http://{address}/ui/")).send().await.expect("a page");
+    assert!(page.headers()["content-security-policy"].to_str().expect("text").contains("default-src 'none'"));
+    assert!(page.text().await.expect("text").contains("id=\"heatmap\""));
+    // A page of another site, whose name resolves to this machine, cannot read with the token.
+    let rebound =
+        http().get(format!("http://{address}/ui/stream")).header("host", "example.com").send().await;
+    assert_eq!(rebound.expect("an answer").status().as_u16(), 421);
+    let elsewhere = http().get(format!("http://{address}/metrics")).send().await.expect("an answer");
+    assert_eq!(elsewhere.status().as_u16(), 404);
+}
