@@ -84,12 +84,16 @@ impl Running {
 
     /// The rest of the line of standard error that holds `text`. To be called once.
     async fn await_line(&mut self, text: &'static str) -> Option<String> {
-        let stderr = BufReader::new(self.0.stderr.take().expect("piped, and not read before"));
+        // Takes no byte of the next line.
+        let mut stderr = BufReader::with_capacity(1, self.0.stderr.take().expect("piped"));
         let find = move || {
-            let mut lines = stderr.lines().map_while(Result::ok);
-            lines.find_map(|line| Some(line.split_once(text)?.1.to_owned()))
+            let mut lines = stderr.by_ref().lines().map_while(Result::ok);
+            let found = lines.find_map(|line| Some(line.split_once(text)?.1.to_owned()));
+            (found, stderr.into_inner())
         };
-        tokio::task::spawn_blocking(find).await.expect("no panic")
+        let (found, stderr) = tokio::task::spawn_blocking(find).await.expect("no panic");
+        self.0.stderr = Some(stderr);
+        found
     }
 
     /// SIGINT, as Ctrl-C sends it; returns how the demo ended.
@@ -126,8 +130,11 @@ async fn a_kept_demo_can_be_played_with_and_ends_with_all_its_processes_at_ctrl_
     let mut running = Running(
         demo(folder.path(), &["--nodes", "20", "--pods", "100", "--keep"]).spawn().expect("it starts"),
     );
+    let page = running.await_line("Watch them at ").await.expect("the demo says where the page is");
     let kubeconfig = running.await_line("The kubeconfig is ").await;
     let kubeconfig = PathBuf::from(kubeconfig.expect("the demo says where the kubeconfig is"));
+    let page = http().get(page).send().await.expect("an answer").text().await.expect("text");
+    assert!(page.contains("id=\"heatmap\""), "{page}");
     let mut programs = processes_of(folder.path());
     programs.retain(|line| !line.starts_with("/bin/sh"));
     assert_eq!(programs.len(), 3, "etcd, kube-apiserver and berth, but {programs:?}");

@@ -68,6 +68,11 @@ impl Berth {
         Ok(())
     }
 
+    /// Returns the address of its page.
+    pub fn page(&self) -> String {
+        format!("http://{}/ui/", self.address)
+    }
+
     pub fn log_tail(&self) -> String {
         self.process.log().tail()
     }

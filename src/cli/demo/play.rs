@@ -63,7 +63,7 @@ pub async fn play(
         () = signals.next() => bail!("interrupted"),
     };
     if options.keep {
-        write_line(&invitation(workload, cluster));
+        write_line(&invitation(workload, cluster, &played.berth.page()));
         played.keep_until(signals.next()).await?;
     }
     played.verdict()
@@ -97,6 +97,7 @@ async fn run(
         // It has been read. A demo that is killed leaves no credentials behind.
         std::fs::remove_file(&cluster.kubeconfig).context("cannot delete berth's kubeconfig")?;
     }
+    progress.println(&format!("watch it at {}", berth.page()));
     let observer = Observer::new(workload);
     let mut watches = tokio::task::JoinSet::new();
     watches.spawn(observer.clone().watch(client.clone()));
@@ -262,7 +263,7 @@ impl Played {
 }
 
 /// Returns commands to try while the demo is kept.
-fn invitation(workload: &DemoWorkload, cluster: &DemoCluster) -> String {
+fn invitation(workload: &DemoWorkload, cluster: &DemoCluster, page: &str) -> String {
     let mut spec = json!({"schedulerName": workload.scheduler_name()});
     if let Some(name) = &workload.name {
         spec["nodeSelector"] = json!({DEMO_LABEL: name});
@@ -275,7 +276,7 @@ fn invitation(workload: &DemoWorkload, cluster: &DemoCluster) -> String {
     };
     let (kubectl, kubeconfig) = (&cluster.kubectl, cluster.users_kubeconfig.display());
     format!(
-        "\n{stays} up until Ctrl-C. The kubeconfig is {kubeconfig}\n  \
+        "\n{stays} up until Ctrl-C. Watch them at {page}\nThe kubeconfig is {kubeconfig}\n  \
          {kubectl} get pods --selector class=gpu --output wide\n  \
          {kubectl} describe pods --selector class=giant --show-events\n  \
          {kubectl} run mine --image=pause --overrides='{overrides}'",

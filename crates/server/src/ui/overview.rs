@@ -60,6 +60,8 @@ pub(super) struct Overview {
     /// By name of the event, as sent last.
     sections: BTreeMap<&'static str, String>,
     queues: Value,
+    /// Time of these, in milliseconds since 1970.
+    queue_at: i64,
     /// When all waiting pods and gangs were last visited, and how long that took.
     pub(super) walked: Option<(Instant, Duration)>,
 }
@@ -159,7 +161,7 @@ impl Overview {
     pub(super) fn advance(&mut self, engine: &Engine, advice: Option<&Latest>, now: i64) -> String {
         let mut events = String::new();
         self.advance_nodes(engine, &mut events);
-        self.advance_walks(engine, &mut events);
+        self.advance_walks(engine, now, &mut events);
         let totals = engine.totals();
         self.section("agents", &agents(engine, &totals.dispatched), &mut events);
         self.section("quotas", &quotas(engine), &mut events);
@@ -177,7 +179,7 @@ impl Overview {
         let totals = json!({
             "at": now, "leading": totals.leading, "nodes": totals.nodes, "pods": totals.pods, "assumed": totals.assumed,
             "waiting": totals.waiting, "classes": totals.classes, "scheduled": totals.scheduled, "conflicts": totals.conflicts,
-            "preemptions": totals.preemptions, "listHits": totals.list_hits, "listMisses": totals.list_misses, "queues": self.queues,
+            "preemptions": totals.preemptions, "listHits": totals.list_hits, "listMisses": totals.list_misses, "queues": self.queues, "queueAt": self.queue_at,
         });
         self.section("totals", &totals, &mut events);
         events
@@ -241,7 +243,7 @@ impl Overview {
     }
 
     /// Looks at all waiting pods and gangs, unless that would take too large a part of the time.
-    fn advance_walks(&mut self, engine: &Engine, events: &mut String) {
+    fn advance_walks(&mut self, engine: &Engine, now: i64, events: &mut String) {
         let began = Instant::now();
         if self.walked.is_some_and(|(at, took)| began.duration_since(at) < took * WALK_SHARE) {
             return;
@@ -251,7 +253,7 @@ impl Overview {
         self.section("queue", &queue, events);
         let gangs = gangs(engine);
         self.section("gangs", &gangs, events);
-        self.walked = Some((began, began.elapsed()));
+        (self.walked, self.queue_at) = (Some((began, began.elapsed())), now);
     }
 
     fn section(&mut self, name: &'static str, data: &Value, events: &mut String) {

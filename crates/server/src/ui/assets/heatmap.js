@@ -1,106 +1,91 @@
-// The heat map: one square a node, by zone and pool. Only squares that have changed are painted, once a frame.
+// The heat map: one square a node, by zone and pool. Only squares that look different are painted, at most once a frame.
 
-const GAP = 1;
-const LABEL = 20;
-const SQUARE_MAX = 22;
-const SQUARE_MIN = 5;
-const HEIGHT_MAX = 620;
-const STEPS = 101;
-// Of the shares of a node.
-const [CPU, MEMORY, PODS, EXTENDED, RESERVED] = [0, 1, 2, 3, 4];
-const WIDTH_OF_SHARES = 5;
+import { CPU, RESERVED, number } from "./tables.js";
+
+// In CSS pixels; what is drawn is rounded to pixels of the screen, so that edges are sharp.
+const SQUARE_MAX = 20;
+const SQUARE_MIN = 6;
+const HEIGHT_AIM = 560;
+const LINE = 17;
+const LABEL_MAX = 150;
+const NARROW = 640;
+const GROUP_SPACE = 4;
+const ZONE_SPACE = 12;
+
+// One hue, from close to the ground to far from it: lightness alone tells the values apart.
+const LIGHT = [[222, 235, 247], [158, 202, 225], [75, 151, 201], [24, 97, 169], [8, 41, 92]];
+const DARK = [[31, 46, 66], [38, 82, 128], [58, 128, 190], [127, 184, 232], [221, 238, 255]];
+const STEPS = 100;
+
+// What a square looks like, as bits beside the step of its colour.
+const NONE = STEPS + 1;
+const [OVER, CORDONED, UNREADY, RESERVES] = [1 << 8, 1 << 9, 1 << 10, 1 << 11];
+const KEYS = { cordoned: 30 | CORDONED, unready: 30 | UNREADY, reserved: 30 | RESERVES, over: STEPS | OVER, none: NONE };
 
 export class HeatMap {
-  #canvas; #frame; #details; #scale; #context;
-  #nodes = new Map(); // by id: facts, shares, place
-  #order = []; // ids as drawn
-  #groups = []; // labels with their places
+  #canvas; #frame; #marker; #context; #nodes; #onShow;
+  #groups = []; // as drawn
+  #order = []; // nodes as drawn
+  #rows = []; // {top, nodes}, as drawn
   #dirty = new Set();
   #layoutDue = true;
   #scheduled = false;
   #resource = CPU;
-  #words = "";
-  #cursor = null;
-  #square = SQUARE_MAX;
+  #cursor = null; // set by keys and clicks
+  #hover = null;
+  #step = 1;
+  #square = 1;
+  #left = 0;
+  #ratio = 1;
   #colours = [];
-  #ink = "#000";
-  #ground = "#fff";
-  #mark = "#f00";
+  #style = {};
   longestPaintMs = 0;
+  emptyText = "";
 
-  constructor(canvas, frame, details, scale) {
-    [this.#canvas, this.#frame, this.#details, this.#scale] = [canvas, frame, details, scale];
+  // `nodes` has the groups to draw. `onShow(node or null, byKey)` is called when another node is pointed at, or that node has changed.
+  constructor(canvas, frame, marker, nodes, onShow) {
+    [this.#canvas, this.#frame, this.#marker, this.#nodes, this.#onShow] = [canvas, frame, marker, nodes, onShow];
     this.#context = canvas.getContext("2d");
-    new ResizeObserver(() => this.#relayout()).observe(frame);
+    new ResizeObserver(() => this.relayout()).observe(frame);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#recolour());
-    canvas.addEventListener("pointermove", (event) => this.#point(event));
+    canvas.addEventListener("pointermove", (event) => this.#point(this.#at(event)));
+    canvas.addEventListener("pointerleave", () => this.#point(null));
+    canvas.addEventListener("click", (event) => this.#go(this.#at(event), false));
     canvas.addEventListener("keydown", (event) => this.#key(event));
+    this.#watchRatio();
     this.#recolour();
   }
 
-  get size() { return this.#nodes.size; }
-
-  clear() {
-    this.#nodes.clear();
-    this.#cursor = null;
-    this.#relayout();
+  // A node has other facts or shares.
+  changed(node) {
+    this.#dirty.add(node);
+    this.#request();
   }
 
-  apply({ nodes, gone }) {
-    for (const id of gone) this.#nodes.delete(id);
-    for (const facts of nodes) {
-      const shares = this.#nodes.get(facts.id)?.shares ?? new Array(WIDTH_OF_SHARES).fill(0);
-      const words = `${facts.name} ${facts.zone} ${facts.pool}`.toLowerCase();
-      this.#nodes.set(facts.id, { facts, shares, words, x: 0, y: 0 });
-    }
-    this.#relayout();
-  }
-
-  applyShares(list) {
-    for (let at = 0; at + WIDTH_OF_SHARES < list.length; at += WIDTH_OF_SHARES + 1) {
-      const node = this.#nodes.get(list[at]);
-      if (!node) continue;
-      node.shares = list.slice(at + 1, at + 1 + WIDTH_OF_SHARES);
-      this.#dirty.add(list[at]);
-      if (list[at] === this.#cursor) this.#tell();
-    }
+  relayout() {
+    this.#layoutDue = true;
     this.#request();
   }
 
   show(resource) {
     this.#resource = resource;
-    this.#repaint();
+    for (const node of this.#order) this.#dirty.add(node);
+    this.#request();
   }
 
-  filter(words) {
-    this.#words = words.trim().toLowerCase();
-    this.#relayout();
-  }
-
-  // Returns a row for each zone and pool.
-  summary() {
-    const rows = new Map();
-    for (const { facts, shares } of this.#nodes.values()) {
-      const key = `${facts.zone}\n${facts.pool}`;
-      let row = rows.get(key);
-      if (!row) rows.set(key, (row = { zone: facts.zone, pool: facts.pool, nodes: 0, out: 0, cpu: 0, memory: 0, pods: 0 }));
-      row.nodes += 1;
-      row.out += facts.cordoned || !facts.ready ? 1 : 0;
-      row.cpu += shares[CPU];
-      row.memory += shares[MEMORY];
-      row.pods += shares[PODS];
+  // Draws the colours from 0 to 100 % and the marks of the legend.
+  drawLegend(scale, keys) {
+    const ratio = window.devicePixelRatio || 1;
+    const fit = (canvas, width, height) => {
+      [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+      return canvas.getContext("2d");
+    };
+    const context = fit(scale, scale.clientWidth || 120, 12);
+    for (let x = 0; x < scale.width; x += 1) {
+      context.fillStyle = this.#colours[Math.round((x / (scale.width - 1)) * STEPS)];
+      context.fillRect(x, 0, 1, scale.height);
     }
-    return [...rows.entries()].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, row]) => row);
-  }
-
-  #relayout() {
-    this.#layoutDue = true;
-    this.#request();
-  }
-
-  #repaint() {
-    for (const id of this.#order) this.#dirty.add(id);
-    this.#request();
+    for (const key of keys) this.#drawSquare(fit(key, 12, 12), 0, 0, Math.round(12 * ratio), KEYS[key.dataset.key]);
   }
 
   #request() {
@@ -109,178 +94,247 @@ export class HeatMap {
     requestAnimationFrame(() => {
       this.#scheduled = false;
       const began = performance.now();
+      const shown = this.#hover ?? this.#cursor;
+      const told = this.#layoutDue || this.#dirty.has(shown);
       if (this.#layoutDue) this.#layout();
-      this.#paint();
+      for (const node of this.#dirty) this.#paint(node);
+      this.#dirty.clear();
+      if (told) this.#tell(false);
       this.longestPaintMs = Math.max(this.longestPaintMs, performance.now() - began);
       const root = document.documentElement.dataset;
-      root.nodes = this.#nodes.size;
+      root.nodes = this.#order.length;
       root.frames = Number(root.frames ?? 0) + 1;
     });
   }
 
-  // Gives each node its place: a block for each zone and pool, in rows as wide as the page.
+  // Gives each node its place, and draws the labels. Everything is in pixels of the screen.
   #layout() {
     this.#layoutDue = false;
-    const groups = new Map();
-    for (const [id, node] of this.#nodes) {
-      if (this.#words && !node.words.includes(this.#words)) continue;
-      const key = `${node.facts.zone}\n${node.facts.pool}`;
-      if (!groups.has(key)) groups.set(key, []);
-      groups.get(key).push(id);
-    }
-    const sorted = [...groups.entries()].sort(([a], [b]) => (a < b ? -1 : 1));
-    const byName = (a, b) => (this.#nodes.get(a).facts.name < this.#nodes.get(b).facts.name ? -1 : 1);
-    for (const [, ids] of sorted) ids.sort(byName);
-    const width = Math.max(120, this.#frame.clientWidth);
-    const rowsAt = (square) => {
-      const each = Math.floor(width / (square + GAP));
-      return sorted.reduce((sum, [, ids]) => sum + LABEL + Math.ceil(ids.length / each) * (square + GAP) + 6, 0);
+    this.#groups = this.#nodes.groups();
+    this.#order = this.#groups.flatMap(({ nodes }) => nodes);
+    const ratio = (this.#ratio = window.devicePixelRatio || 1);
+    const pixels = (css) => Math.round(css * ratio);
+    const [context, groups] = [this.#context, this.#groups];
+    const width = Math.max(pixels(120), Math.floor(this.#frame.clientWidth * ratio));
+    const narrow = this.#frame.clientWidth < NARROW;
+    const font = (weight) => { context.font = `${weight} ${12 * ratio}px system-ui, sans-serif`; };
+    const texts = groups.map(({ zone, pool, nodes }) => [zone || "no zone", `${pool || "no pool"} (${number(nodes.length)})`]);
+    const widest = (which) => texts.reduce((most, text) => Math.max(most, context.measureText(text[which]).width), 0);
+    font(600);
+    const zoneWidth = Math.min(pixels(LABEL_MAX), Math.ceil(widest(0)) + pixels(14));
+    font(400);
+    const poolWidth = Math.min(pixels(LABEL_MAX), Math.ceil(widest(1)) + pixels(14));
+    this.#left = narrow ? 0 : zoneWidth + poolWidth;
+
+    const gap = Math.max(1, Math.floor(ratio));
+    const line = pixels(LINE);
+    const spaceAfter = (at) => pixels(groups[at + 1]?.zone === groups[at].zone ? GROUP_SPACE : ZONE_SPACE);
+    const each = (square) => Math.max(1, Math.floor((width - this.#left + gap) / (square + gap)));
+    const heightOf = (group, square) => {
+      const squares = Math.ceil(group.nodes.length / each(square)) * (square + gap);
+      return narrow ? line + squares : Math.max(line, squares);
     };
-    let square = SQUARE_MAX;
-    while (square > SQUARE_MIN && rowsAt(square) > HEIGHT_MAX) square -= 1;
-    this.#square = square;
-    const each = Math.floor(width / (square + GAP));
-    this.#order = [];
-    this.#groups = [];
-    let y = 0;
-    for (const [key, ids] of sorted) {
-      const [zone, pool] = key.split("\n");
-      this.#groups.push({ text: `${zone || "no zone"} · ${pool || "no pool"} (${ids.length})`, y: y + LABEL - 6 });
-      y += LABEL;
-      ids.forEach((id, at) => {
-        const node = this.#nodes.get(id);
-        node.x = (at % each) * (square + GAP);
-        node.y = y + Math.floor(at / each) * (square + GAP);
-        this.#order.push(id);
-      });
-      y += Math.ceil(ids.length / each) * (square + GAP) + 6;
-    }
-    const ratio = window.devicePixelRatio || 1;
-    const height = Math.max(LABEL, y);
-    this.#canvas.width = Math.round(width * ratio);
-    this.#canvas.height = Math.round(height * ratio);
-    this.#canvas.style.height = `${height}px`;
-    this.#context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.#context.font = "12px system-ui, sans-serif";
-    this.#context.fillStyle = this.#ink;
-    if (!sorted.length) this.#context.fillText(this.#words ? "No node has these letters." : "No nodes.", 0, LABEL - 6);
-    for (const { text, y: at } of this.#groups) this.#context.fillText(text, 0, at);
-    if (!this.#nodes.has(this.#cursor)) this.#cursor = null;
-    this.#dirty = new Set(this.#order);
+    const height = (square) => groups.reduce((sum, group, at) => sum + heightOf(group, square) + spaceAfter(at), 0);
+    let square = pixels(SQUARE_MAX);
+    while (square > pixels(SQUARE_MIN) && height(square) > pixels(HEIGHT_AIM)) square -= 1;
+    [this.#square, this.#step] = [square, square + gap];
+
+    this.#canvas.width = width;
+    this.#canvas.height = Math.max(line * 2, height(square));
+    this.#canvas.style.width = `${width / ratio}px`;
+    this.#canvas.style.height = `${this.#canvas.height / ratio}px`;
+    const write = (text, x, y, weight, colour, most) => {
+      font(weight);
+      context.fillStyle = colour;
+      context.fillText(shorten(context, text, most), x, y);
+    };
+    context.textBaseline = "middle";
+    if (!groups.length) write(this.emptyText, 0, line, 400, this.#style.muted, width);
+
+    this.#rows = [];
+    let top = 0;
+    groups.forEach((group, at) => {
+      const [zone, pool] = texts[at];
+      const newZone = group.zone !== groups[at - 1]?.zone;
+      const middle = top + line / 2;
+      if (at > 0 && newZone) {
+        context.fillStyle = this.#style.line;
+        context.fillRect(0, top - pixels(ZONE_SPACE / 2) - gap, width, gap);
+      }
+      if (narrow) {
+        write(`${zone} / ${pool}`, 0, middle, 400, this.#style.text, width);
+      } else {
+        if (newZone) write(zone, 0, middle, 600, this.#style.text, zoneWidth - pixels(10));
+        write(pool, zoneWidth, middle, 400, this.#style.muted, poolWidth - pixels(10));
+      }
+      this.#place(group, top + (narrow ? line : 0), each(square));
+      top += heightOf(group, square) + spaceAfter(at);
+    });
+    if (!this.#nodes.isShown(this.#cursor)) this.#cursor = null;
+    if (!this.#nodes.isShown(this.#hover)) this.#hover = null;
   }
 
-  #paint() {
-    for (const id of this.#dirty) {
-      const node = this.#nodes.get(id);
-      if (node && (!this.#words || node.words.includes(this.#words))) this.#square_of(id, node);
-    }
-    this.#dirty.clear();
+  #place(group, top, each) {
+    const first = this.#rows.length;
+    group.nodes.forEach((node, at) => {
+      node.look = -1;
+      node.row = first + Math.floor(at / each);
+      node.column = at % each;
+      node.x = this.#left + node.column * this.#step;
+      node.y = top + (node.row - first) * this.#step;
+      if (node.column === 0) this.#rows.push({ top: node.y, nodes: [], group });
+      this.#rows[node.row].nodes.push(node);
+      this.#dirty.add(node);
+    });
   }
 
-  #square_of(id, { facts, shares, x, y }) {
-    const [context, size] = [this.#context, this.#square];
-    const share = Math.min(1000, Math.max(0, shares[this.#resource]));
+  #paint(node) {
+    if (!this.#nodes.isShown(node)) return;
+    const { facts, shares } = node;
+    const share = shares[this.#resource];
+    let look = share < 0 ? NONE : Math.round((Math.min(1000, share) / 1000) * STEPS);
+    if (share > 1000) look |= OVER;
+    if (facts.cordoned) look |= CORDONED;
+    if (!facts.ready) look |= UNREADY;
+    if (shares[RESERVED] > 0) look |= RESERVES;
+    if (look === node.look) return;
+    node.look = look;
+    this.#context.clearRect(node.x, node.y, this.#square, this.#square);
+    this.#drawSquare(this.#context, node.x, node.y, this.#square, look);
+  }
+
+  #drawSquare(context, x, y, size, look) {
+    const step = look & 0xff;
+    const thin = Math.max(1, Math.round(size / 10));
+    if (step === NONE) {
+      context.globalAlpha = 0.5;
+      context.strokeStyle = this.#style.muted;
+      context.lineWidth = 1;
+      context.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
+      context.globalAlpha = 1;
+    } else {
+      context.fillStyle = this.#colours[step];
+      context.fillRect(x, y, size, size);
+    }
+    if (look === step) return;
+    // A mark may not leave traces beside its square, which are not cleared.
     context.save();
     context.beginPath();
     context.rect(x, y, size, size);
     context.clip();
-    context.clearRect(x, y, size, size);
-    // A node without such a resource is an outline.
-    if (shares[this.#resource] < 0) {
-      context.strokeStyle = this.#colours[20];
-      context.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
-    } else {
-      context.fillStyle = this.#colours[Math.round(share / 10)];
-      context.fillRect(x, y, size, size);
+    if (look & OVER) {
+      context.strokeStyle = this.#style.mark;
+      context.lineWidth = 2 * thin;
+      context.strokeRect(x + thin, y + thin, size - 2 * thin, size - 2 * thin);
     }
-    if (facts.cordoned || !facts.ready) {
-      // In two colours, to be seen on each.
-      for (const [width, colour] of [[3, this.#ground], [1, this.#ink]]) {
-        context.lineWidth = width;
-        context.strokeStyle = colour;
-        context.beginPath();
-        context.moveTo(x, y + size);
-        context.lineTo(x + size, y);
-        context.stroke();
-      }
+    if (look & UNREADY) {
+      const hole = Math.max(2, Math.round(size / 4));
+      context.clearRect(x + hole, y + hole, size - 2 * hole, size - 2 * hole);
     }
-    if (shares[RESERVED] > 0) {
-      context.fillStyle = this.#mark;
-      context.fillRect(x + size - Math.ceil(size / 3), y, Math.ceil(size / 3), Math.ceil(size / 3));
+    if (look & CORDONED) {
+      // Lines that are dark on light squares, and light on dark ones.
+      const far = step !== NONE && step > STEPS / 2 && !(look & UNREADY);
+      context.strokeStyle = far ? this.#style.ground : this.#style.text;
+      context.lineWidth = Math.max(1, size / 9);
+      context.beginPath();
+      context.moveTo(x + thin, y + thin);
+      context.lineTo(x + size - thin, y + size - thin);
+      context.moveTo(x + size - thin, y + thin);
+      context.lineTo(x + thin, y + size - thin);
+      context.stroke();
     }
-    if (id === this.#cursor) {
-      context.strokeStyle = this.#mark;
-      context.lineWidth = 2;
-      context.strokeRect(x + 1, y + 1, size - 2, size - 2);
+    if (look & RESERVES) {
+      const corner = Math.max(4, Math.round(size * 0.55));
+      context.fillStyle = this.#style.mark;
+      context.beginPath();
+      context.moveTo(x + size, y + size - corner);
+      context.lineTo(x + size, y + size);
+      context.lineTo(x + size - corner, y + size);
+      context.fill();
     }
     context.restore();
   }
 
-  // One hue, from close to the ground to far from it: to be told apart without seeing colours.
   #recolour() {
-    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const style = getComputedStyle(document.documentElement);
-    this.#ink = style.getPropertyValue("--text").trim();
-    this.#ground = style.getPropertyValue("--ground").trim();
-    this.#mark = style.getPropertyValue("--bad").trim();
-    const [from, to] = dark ? [20, 82] : [93, 26];
-    this.#colours = Array.from({ length: STEPS }, (_, at) => {
-      const part = at / (STEPS - 1);
-      return `hsl(213 ${35 + 45 * part}% ${from + (to - from) * part}%)`;
+    for (const name of ["text", "muted", "line", "ground", "mark"]) this.#style[name] = style.getPropertyValue(`--${name}`).trim();
+    const stops = matchMedia("(prefers-color-scheme: dark)").matches ? DARK : LIGHT;
+    this.#colours = Array.from({ length: STEPS + 1 }, (_, step) => {
+      const place = (step / STEPS) * (stops.length - 1);
+      const from = Math.min(stops.length - 2, Math.floor(place));
+      const mixed = stops[from].map((part, at) => Math.round(part + (stops[from + 1][at] - part) * (place - from)));
+      return `rgb(${mixed.join(" ")})`;
     });
-    const context = this.#scale.getContext("2d");
-    const { width, height } = this.#scale;
-    for (let x = 0; x < width; x += 1) {
-      context.fillStyle = this.#colours[Math.round((x / (width - 1)) * (STEPS - 1))];
-      context.fillRect(x, 0, 1, height);
-    }
-    this.#relayout();
+    this.relayout();
   }
 
-  #point(event) {
-    const [x, y, step] = [event.offsetX, event.offsetY, this.#square + GAP];
-    const found = this.#order.find((id) => {
-      const node = this.#nodes.get(id);
-      return x >= node.x && x < node.x + step && y >= node.y && y < node.y + step;
-    });
-    if (found !== undefined && found !== this.#cursor) this.#go(found);
+  // A window may move to a screen with other pixels and keep its size.
+  #watchRatio() {
+    matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`).addEventListener("change", () => {
+      this.relayout();
+      this.#watchRatio();
+    }, { once: true });
+  }
+
+  #at(event) {
+    const [x, y] = [event.offsetX * this.#ratio, event.offsetY * this.#ratio];
+    const row = this.#rows.find(({ top }) => y >= top && y < top + this.#step);
+    return row?.nodes[Math.floor((x - this.#left) / this.#step)] ?? null;
+  }
+
+  #point(node) {
+    if (node === this.#hover) return;
+    this.#hover = node;
+    this.#tell(false);
+  }
+
+  #go(node, byKey) {
+    this.#cursor = node;
+    if (byKey) this.#hover = null;
+    this.#tell(byKey);
   }
 
   #key(event) {
-    const at = this.#order.indexOf(this.#cursor);
-    const each = Math.max(1, Math.floor(this.#frame.clientWidth / (this.#square + GAP)));
-    const last = this.#order.length - 1;
-    const steps = { ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at + each, ArrowUp: at - each, Home: 0, End: last };
-    if (!(event.key in steps) || last < 0) return;
+    const [rows, now] = [this.#rows, this.#cursor];
+    if (event.key === "Escape") this.#go(null, false);
+    if (!rows.length || event.altKey || event.metaKey) return;
+    const on = (row, column) => {
+      const { nodes } = rows[Math.min(rows.length - 1, Math.max(0, row))];
+      return nodes[Math.min(nodes.length - 1, Math.max(0, column))];
+    };
+    const flat = (by) => this.#order[this.#order.indexOf(now) + by] ?? now;
+    const group = (by) => {
+      const at = this.#groups.indexOf(rows[now.row].group) + by;
+      return this.#groups[Math.min(this.#groups.length - 1, Math.max(0, at))].nodes[0];
+    };
+    const moves = {
+      ArrowRight: () => flat(1), ArrowLeft: () => flat(-1),
+      ArrowDown: () => on(now.row + 1, now.column), ArrowUp: () => on(now.row - 1, now.column),
+      PageDown: () => group(1), PageUp: () => group(-1),
+      Home: () => on(event.ctrlKey ? 0 : now.row, 0), End: () => on(event.ctrlKey ? rows.length - 1 : now.row, Infinity),
+    };
+    if (!Object.hasOwn(moves, event.key)) return;
     event.preventDefault();
-    this.#go(this.#order[Math.min(last, Math.max(0, steps[event.key]))]);
+    this.#go(now ? moves[event.key]() : on(0, 0), true);
   }
 
-  #go(id) {
-    if (this.#cursor !== null) this.#dirty.add(this.#cursor);
-    this.#cursor = id;
-    this.#dirty.add(id);
-    this.#request();
-    this.#tell();
+  #tell(byKey) {
+    const node = this.#hover ?? this.#cursor;
+    const marker = this.#marker;
+    marker.hidden = !node;
+    if (node) {
+      const css = (pixels) => `${pixels / this.#ratio}px`;
+      marker.style.transform = `translate(${css(node.x)}, ${css(node.y)})`;
+      marker.style.width = marker.style.height = css(this.#square);
+      if (byKey) marker.scrollIntoView({ block: "nearest" });
+    }
+    this.#onShow(node, byKey);
   }
+}
 
-  #tell() {
-    const node = this.#nodes.get(this.#cursor);
-    if (!node) return;
-    const { facts, shares } = node;
-    const percent = (share) => `${(share / 10).toFixed(0)} %`;
-    const parts = [
-      facts.name,
-      [facts.zone, facts.pool].filter(Boolean).join(", ") || "no zone, no pool",
-      `CPU ${percent(shares[CPU])} of ${(facts.cpuMilli / 1000).toLocaleString("en")}`,
-      `memory ${percent(shares[MEMORY])} of ${(facts.memory / 2 ** 30).toFixed(1)} GiB`,
-      `pods ${percent(shares[PODS])} of ${facts.pods}`,
-    ];
-    const extended = Object.entries(facts.extended).map(([name, amount]) => `${name}: ${amount}`);
-    if (extended.length) parts.push(`extended ${percent(shares[EXTENDED])} of ${extended.join(", ")}`);
-    if (shares[RESERVED] > 0) parts.push(`${percent(shares[RESERVED])} of the CPU is reserved`);
-    if (facts.cordoned) parts.push("cordoned");
-    if (!facts.ready) parts.push("not ready");
-    this.#details.textContent = parts.join(" · ");
-  }
+function shorten(context, text, most) {
+  if (context.measureText(text).width <= most) return text;
+  let end = text.length - 1;
+  while (end > 1 && context.measureText(`${text.slice(0, end)}…`).width > most) end -= 1;
+  return `${text.slice(0, end)}…`;
 }
