@@ -7,6 +7,10 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     berth::cli::install_tls_provider();
+    if let Some(words) = berth::cli::completion_of_kubectl(std::env::args_os()) {
+        // An error would be shown in the middle of the command line.
+        return berth::cli::complete_for_kubectl(&words).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
     let result = match Cli::parse().command {
         Command::Run(options) => berth::cli::run(options),
         Command::Crds => berth::cli::crds(),

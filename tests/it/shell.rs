@@ -1,6 +1,9 @@
 //! `berth completion` and `berth man`, with a real shell.
 
+use std::os::unix::fs::symlink;
 use std::process::Command;
+
+use berth_testenv::binaries::go_tool;
 
 use crate::explain::run;
 
@@ -32,6 +35,32 @@ fn bash_completes_commands_options_and_their_values() {
     }
     let unknown = berth(&["completion", "sh"]);
     assert!(unknown.code == 2 && unknown.err.contains("bash"), "{}", unknown.err);
+}
+
+#[test]
+fn kubectl_completes_the_plugin() {
+    let kubectl = go_tool("kubectl").expect("kubectl");
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["kubectl-berth", "kubectl_complete-berth"] {
+        symlink(env!("CARGO_BIN_EXE_berth"), folder.path().join(name)).expect("a link");
+    }
+    let complete = |words: &[&str]| {
+        let mut command = Command::new(&kubectl);
+        command
+            .arg("__complete")
+            .arg("berth")
+            .args(words)
+            .env("PATH", folder.path())
+            .env("HOME", folder.path());
+        let ran = run(&mut command, b"");
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        ran.out.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let found = complete(&["dr"]);
+    assert!(found[0].starts_with("drain\t") && found[1] == ":4", "{found:?}");
+    let found = complete(&["why", "--ser"]);
+    assert!(found[0].starts_with("--server\t") && found[1] == ":4", "{found:?}");
+    assert_eq!(complete(&["fit", "--config", ""]), [":0"], "files are for the shell to find");
 }
 
 #[test]
