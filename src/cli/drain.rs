@@ -130,11 +130,11 @@ fn apply(options: &DrainOptions) -> Result<bool, Failure> {
     let mut drainer = Drainer::new(client, Duration::from_secs(options.step_timeout));
     let mut applied = Vec::new();
     let done = carry_out(options, &runtime, &mut drainer, &first, &mut applied);
-    let uncordoned = runtime.block_on(drainer.give_back())?;
     let stopped = done.err().map(|error| format!("{error:#}"));
     if let Some(why) = &stopped {
         eprintln!("berth: stopped after {} of {} nodes: {why}", applied.len(), first.nodes.len());
     }
+    let uncordoned = runtime.block_on(drainer.give_back())?;
     if !uncordoned.is_empty() {
         eprintln!("berth: uncordoned again: {}", uncordoned.join(", "));
     }
