@@ -351,6 +351,50 @@ fn the_smallest_pod_that_is_enough_moves_to_where_there_is_room() {
 }
 
 #[test]
+fn a_sentence_names_at_most_four_moves_and_the_nodes_that_pods_leave_if_there_are_several() {
+    let pods = [plain(0, 100), plain(0, 100), plain(0, 100), plain(1, 100), plain(1, 100)];
+    let mut world = World::new(&[0, 0, 0], &pods, &[]);
+    let step = |at: usize| {
+        let resident = world.pods[at].0.clone();
+        let class = world.class_of(&resident.pod.uid).expect("it is there");
+        Move { resident, class, from: world.node(["n0", "n1"][at / 3]), to: world.node("n2") }
+    };
+    let advice = Advice { moves: (0..5).map(step).collect(), places: 1 };
+    let expected = "moving 5 pods off 2 nodes (ns/u000 from n0 to n2, ns/u001 from n0 to n2, ns/u002 from n0 to n2, \
+                    ns/u003 from n1 to n2, ...) would make room";
+    assert_eq!(told(&world, &Finding::Moves(advice)), expected);
+}
+
+#[test]
+fn a_report_says_what_fits_which_moves_help_and_why_none_does() {
+    let pods = [plain(0, 300), plain(0, 400), plain(1, 800), plain(2, 600)];
+    let mut world = World::new(&[0, 0, 0], &pods, &[]);
+    let waits = PodRef {
+        namespace: "ns".into(),
+        name: "w0".into(),
+        uid: "w0".into(),
+        scheduler_name: "berth".into(),
+    };
+    let case = |big| Case { what: Waits::Pods(vec![waits.clone()]), ..world.case(big) };
+    let cases = [single(100), single(600), single(1_100)].map(case);
+    let findings: Vec<_> = cases.iter().map(|case| world.advise(case).0).collect();
+    let name = |node: NodeId| world.ledger.inventory().name(node).clone();
+    let waiting = cases.iter().zip(&findings).map(|(case, finding)| Entry::new(case, finding, &name));
+    let mut report = FragmentationReport { waiting: waiting.collect(), ..FragmentationReport::default() };
+    report.note(Effort { proofs: 3, cut: 2 });
+    let [fits, helped, stuck] = &report.waiting[..] else { panic!("three cases") };
+    assert_eq!((fits.kind, &*fits.namespace, &*fits.name, fits.pods), ("Pod", "ns", "w0", 1));
+    assert_eq!((fits.fits, &fits.moves[..], &fits.help, &fits.why), (true, &[][..], &None, &None));
+    let step = NamedMove { pod: "ns/u000".to_owned(), from: "n0".into(), to: "n2".into() };
+    assert_eq!((helped.fits, helped.makes_room_for, &helped.moves[..]), (false, 1, &[step][..]));
+    assert_eq!(helped.help.as_deref(), Some("moving 1 pod off n0 (ns/u000 to n2) would make room"));
+    let why = "3 nodes are rejected for reasons independent of their pods";
+    assert_eq!((stuck.fits, stuck.makes_room_for, stuck.why.as_deref()), (false, 0, Some(why)));
+    assert_eq!((report.nodes(), report.helped()), (vec!["n0".into()], 1));
+    assert_eq!((report.proofs, report.cut), (3, 2));
+}
+
+#[test]
 fn two_pods_move_when_no_single_one_is_enough_and_each_has_its_own_place() {
     let pods = [plain(0, 300), plain(0, 300), plain(0, 300), plain(1, 700), plain(2, 700)];
     let mut world = World::new(&[0, 0, 0], &pods, &[]);
