@@ -322,7 +322,7 @@ fn find<'a>(events: &'a [(String, Value)], name: &str) -> &'a Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_berth_shows_its_nodes_and_why_pods_wait_and_stops_in_time_while_somebody_watches() {
+async fn a_running_berth_shows_its_nodes_and_why_pods_wait_and_its_end_waits_for_no_viewer() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     create_node(&client, "n0", json!({"cpu": "4", "memory": "8Gi", "pods": "110"}), json!({})).await;
@@ -356,11 +356,18 @@ async fn a_running_berth_shows_its_nodes_and_why_pods_wait_and_stops_in_time_whi
     let mut viewer = http().get(format!("http://{address}/ui/stream")).send().await.expect("a stream");
     await_until(SOON, "it is counted", async || berth.metric("berth_ui_viewers").await >= 1.0).await;
     assert!(berth.metric("berth_ui_bytes_total").await > 0.0);
-    let began = Instant::now();
-    let ended = async { while viewer.chunk().await.is_ok_and(|chunk| chunk.is_some()) {} };
-    let (status, ()) = tokio::join!(berth.terminate(), ended);
+    // Its stream comes to an end: the end of the process alone would break it off.
+    let ended = async {
+        loop {
+            match viewer.chunk().await {
+                Ok(Some(_)) => {}
+                end => break end.map(|_| ()),
+            }
+        }
+    };
+    let (status, ended) = tokio::join!(berth.terminate(), ended);
     assert!(status.success(), "{status}");
-    assert!(began.elapsed() < Duration::from_secs(6), "it waited for the viewer: {:?}", began.elapsed());
+    ended.expect("the stream ends before the process");
 }
 
 /// A `berth ui`, and its address.

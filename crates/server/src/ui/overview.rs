@@ -84,7 +84,7 @@ struct Shares {
 }
 
 /// A node as viewers get it.
-#[derive(Serialize)]
+#[derive(PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeFacts<'a> {
     id: u32,
@@ -169,7 +169,8 @@ impl Overview {
             let entries = pass.report.waiting.iter().take(ADVICE_MAX).map(|entry| {
                 json!({
                     "kind": entry.kind, "namespace": entry.namespace, "name": entry.name, "pods": entry.pods,
-                    "makesRoomFor": entry.makes_room_for, "help": entry.help.as_deref().map(cut), "why": entry.why.as_deref().map(cut),
+                    "makesRoomFor": entry.makes_room_for, "help": entry.help.as_deref().map(cut),
+                    "why": entry.why.as_deref().map(cut),
                 })
             });
             let left_out = pass.report.left_out + pass.report.waiting.len().saturating_sub(ADVICE_MAX);
@@ -178,8 +179,9 @@ impl Overview {
         self.section("fragmentation", &advice, &mut events);
         let totals = json!({
             "at": now, "leading": totals.leading, "nodes": totals.nodes, "pods": totals.pods, "assumed": totals.assumed,
-            "waiting": totals.waiting, "classes": totals.classes, "scheduled": totals.scheduled, "conflicts": totals.conflicts,
-            "preemptions": totals.preemptions, "listHits": totals.list_hits, "listMisses": totals.list_misses, "queues": self.queues, "queueAt": self.queue_at,
+            "waiting": totals.waiting, "queues": self.queues, "queueAt": self.queue_at, "classes": totals.classes,
+            "scheduled": totals.scheduled, "conflicts": totals.conflicts, "preemptions": totals.preemptions,
+            "listHits": totals.list_hits, "listMisses": totals.list_misses,
         });
         self.section("totals", &totals, &mut events);
         events
@@ -218,7 +220,11 @@ impl Overview {
             };
             let shares = Shares::of(node, &row);
             let before = nodes.insert(id, ShownNode { node: node.clone(), shares });
-            if !before.as_ref().is_some_and(|before| Arc::ptr_eq(&before.node, node)) {
+            // Most changes of nodes, such as of their images, are not shown.
+            let is_shown_so = |before: &ShownNode| {
+                Arc::ptr_eq(&before.node, node) || NodeFacts::of(id, &before.node) == NodeFacts::of(id, node)
+            };
+            if !before.as_ref().is_some_and(is_shown_so) {
                 gone.remove(&id);
                 changed.insert(id);
             }

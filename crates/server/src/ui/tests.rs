@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::feed::{Feed, Unwatchable, VIEWERS_MAX};
 use super::overview::Overview;
-use berth_model::{Amounts, Labels, Node, Pod};
+use berth_model::{Amounts, Image, Labels, Node, Pod};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::OVERVIEW_SLICE;
 use berth_scheduler::testing::{pod, with_engine};
@@ -98,6 +98,20 @@ fn a_node_has_its_place_and_the_shares_that_pods_request() {
         let totals = viewer.section("totals");
         assert_eq!((&totals["at"], &totals["nodes"], &totals["pods"]), (&json!(5), &json!(1), &json!(1)));
         assert_eq!(viewer.section("agents")["agents"].as_array().map(Vec::len), Some(1));
+    });
+}
+
+#[test]
+fn a_node_is_described_again_only_if_that_is_shown() {
+    with_engine(|engine, _| {
+        engine.apply_node(node("n", "a", 4_000));
+        let mut overview = Overview::default();
+        overview.advance(engine, None, 0);
+        let image = Image { name: "pause".into(), size_bytes: 1 };
+        engine.apply_node(Node { images: [image].into(), ..node("n", "a", 4_000) });
+        assert!(!overview.advance(engine, None, 0).contains("event: nodes"));
+        engine.apply_node(node("n", "b", 4_000));
+        assert!(overview.advance(engine, None, 0).contains("event: nodes"));
     });
 }
 
