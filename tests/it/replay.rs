@@ -107,7 +107,9 @@ async fn what_was_recorded_is_decided_again_also_after_a_kill() {
     let mut berth = Berth::start(&cluster.kubeconfig(), &recorded);
     berth.await_ready().await;
     let client = cluster.client();
-    create_pods(&client, &Pods { prefix: "last", count: 5, ..Pods::default() }, |_, _| {}).await;
+    // They request nothing: the nodes may be full.
+    let last = Pods { prefix: "last", count: 5, requests: json!({}), ..Pods::default() };
+    create_pods(&client, &last, |_, _| {}).await;
     await_bound(&client, SOON, 5, |pod| name_of(pod).starts_with("last")).await;
     let known = berth.metric("berth_recorded_bytes_total").await;
     await_until(SOON, "the binds are recorded", async || {
