@@ -44,6 +44,7 @@ const POLL_INTERVAL_MAX: Duration = Duration::from_millis(100);
 /// connection, so that none outlives the runtime of its test.
 pub fn http() -> &'static reqwest::Client {
     static HTTP: LazyLock<reqwest::Client> = LazyLock::new(|| {
+        ::berth::cli::install_tls_provider();
         reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client with defaults")
     });
     &HTTP
