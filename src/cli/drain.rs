@@ -134,7 +134,7 @@ fn apply(options: &DrainOptions) -> Result<bool, Failure> {
     if let Some(why) = &stopped {
         eprintln!("berth: stopped after {} of {} nodes: {why}", applied.len(), first.nodes.len());
     }
-    let uncordoned = runtime.block_on(drainer.give_back())?;
+    let uncordoned = runtime.block_on(drainer.uncordon_rest())?;
     if !uncordoned.is_empty() {
         eprintln!("berth: uncordoned again: {}", uncordoned.join(", "));
     }

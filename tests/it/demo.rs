@@ -82,7 +82,7 @@ impl Running {
         Running(demo(folder, args).spawn().expect("it starts"))
     }
 
-    /// The rest of the line of standard error that holds `text`. To be called once.
+    /// The rest of the next line of standard error that holds `text`.
     async fn await_line(&mut self, text: &'static str) -> Option<String> {
         // Takes no byte of the next line.
         let mut stderr = BufReader::with_capacity(1, self.0.stderr.take().expect("piped"));

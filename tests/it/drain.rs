@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use crate::explain::{Cluster, Ran, merged, pod, requests, run};
 use crate::support::*;
 
+const SOON: Duration = Duration::from_secs(60);
+
 fn drain(dump: &str, options: &[&str]) -> Ran {
     let mut file = tempfile::NamedTempFile::new().expect("a file");
     file.write_all(dump.as_bytes()).expect("written");
@@ -251,7 +253,6 @@ fn count(kept: &Value) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_that_is_carried_out_puts_each_pod_where_it_says() {
-    const SOON: Duration = Duration::from_secs(60);
     let cluster = start_control_plane().await;
     let client = cluster.client();
     create_nodes(&client, &Nodes { count: 5, cpu: "4", ..Nodes::default() }).await;
@@ -308,6 +309,16 @@ fn replica(name: &str) -> Pod {
     serde_json::from_value(pod).expect("a pod")
 }
 
+/// Creates pods `web-0` and so on, and waits until they are bound.
+async fn start_replicas(client: &kube::Client, count: usize) -> kube::Api<Pod> {
+    let pods: kube::Api<Pod> = kube::Api::default_namespaced(client.clone());
+    for at in 0..count {
+        pods.create(&Default::default(), &replica(&format!("web-{at}"))).await.expect("created");
+    }
+    await_bound(client, SOON, count, |_| true).await;
+    pods
+}
+
 /// Does what a ReplicaSet with this number of pods does, for ever.
 async fn replace_pods(pods: kube::Api<Pod>, replicas: usize) {
     for number in 0.. {
@@ -341,16 +352,11 @@ async fn cordoned(client: &kube::Client) -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn apply_empties_the_nodes_of_its_plan_and_their_pods_run_elsewhere() {
-    const SOON: Duration = Duration::from_secs(60);
     let cluster = start_control_plane().await;
     let client = cluster.client();
     create_nodes(&client, &Nodes { count: 5, cpu: "4", ..Nodes::default() }).await;
     let _berth = Berth::start(&cluster.kubeconfig(), "agents: 1");
-    let pods: kube::Api<Pod> = kube::Api::default_namespaced(client.clone());
-    for at in 0..12 {
-        pods.create(&Default::default(), &replica(&format!("web-{at}"))).await.expect("created");
-    }
-    await_bound(&client, SOON, 12, |_| true).await;
+    let pods = start_replicas(&client, 12).await;
     let controller = tokio::spawn(replace_pods(pods.clone(), 12));
     let ran = apply(&cluster, &["-o", "json", "--step-timeout", "60"]).await;
     controller.abort();
@@ -372,16 +378,11 @@ async fn apply_empties_the_nodes_of_its_plan_and_their_pods_run_elsewhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn apply_stops_when_pods_do_not_come_back_and_uncordons_what_is_not_empty() {
-    const SOON: Duration = Duration::from_secs(60);
     let cluster = start_control_plane().await;
     let client = cluster.client();
     create_nodes(&client, &Nodes { count: 4, cpu: "4", ..Nodes::default() }).await;
     let _berth = Berth::start(&cluster.kubeconfig(), "agents: 1");
-    let pods: kube::Api<Pod> = kube::Api::default_namespaced(client.clone());
-    for at in 0..4 {
-        pods.create(&Default::default(), &replica(&format!("web-{at}"))).await.expect("created");
-    }
-    await_bound(&client, SOON, 4, |_| true).await;
+    let pods = start_replicas(&client, 4).await;
     let ran = apply(&cluster, &["--step-timeout", "2"]).await;
     assert_eq!(ran.code, 3, "{}", ran.err);
     assert!(
@@ -400,16 +401,11 @@ async fn apply_stops_when_pods_do_not_come_back_and_uncordons_what_is_not_empty(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn apply_waits_for_a_disruption_budget_and_stops_if_it_allows_nothing_in_time() {
-    const SOON: Duration = Duration::from_secs(60);
     let cluster = start_control_plane().await;
     let client = cluster.client();
     create_node(&client, "full", json!({"cpu": "4", "memory": "32Gi", "pods": "110"}), json!({})).await;
     let _berth = Berth::start(&cluster.kubeconfig(), "agents: 1");
-    let pods: kube::Api<Pod> = kube::Api::default_namespaced(client.clone());
-    for at in 0..2 {
-        pods.create(&Default::default(), &replica(&format!("web-{at}"))).await.expect("created");
-    }
-    await_bound(&client, SOON, 2, |_| true).await;
+    let pods = start_replicas(&client, 2).await;
     // Budgets protect only pods that run.
     for at in 0..2 {
         let runs =

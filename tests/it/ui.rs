@@ -3,7 +3,8 @@
 mod devtools;
 
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use berth_scheduler::testing::{pod, with_engine};
 use berth_server::Served;
 use berth_server::extender::Judge;
 use berth_server::ui::Feed;
+use berth_testenv::Process;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::Api;
 use serde_json::{Value, json};
@@ -370,26 +372,22 @@ async fn a_running_berth_shows_its_nodes_and_why_pods_wait_and_its_end_waits_for
     ended.expect("the stream ends before the process");
 }
 
-/// A `berth ui`, and its address.
-async fn start_ui(server: &str, options: &[&str]) -> (Process, SocketAddr) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
-    command.args(["ui", "--server", server, "--port", "0"]).args(options).stdout(Stdio::piped());
-    let mut process = Process(command.spawn().expect("berth starts"));
-    let mut line = String::new();
-    let out = process.0.stdout.take().expect("a pipe");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
-    let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once("/ui/"));
-    let address = address.unwrap_or_else(|| panic!("no address in {line:?}")).0;
-    (process, address.parse().expect("an address"))
-}
-
-struct Process(std::process::Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts `berth ui`, and returns its address.
+async fn start_ui(log: PathBuf, server: &str, options: &[&str]) -> (Process, SocketAddr) {
+    let args = [&["ui", "--server", server, "--port", "0"], options].concat();
+    let ui =
+        Process::start("berth ui", Path::new(env!("CARGO_BIN_EXE_berth")), args, log).expect("it starts");
+    let mut address = None;
+    await_until(SOON, "the page has an address", async || {
+        let said = ui.log().tail();
+        address = said
+            .split_once("is at http://")
+            .and_then(|(_, rest)| rest.split_once("/ui/"))
+            .map(|(address, _)| address.parse().expect("an address"));
+        address.is_some()
+    })
+    .await;
+    (ui, address.expect("just seen"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -441,7 +439,7 @@ async fn over_https_the_page_is_for_who_may_read_it_and_berth_ui_brings_it_to_a_
     assert_eq!(plain.status.code(), Some(2), "a token over HTTP");
 
     let options = ["--certificate-authority", &authority, "--token-file", &watcher];
-    let (_ui, address) = start_ui(&server, &options).await;
+    let (_ui, address) = start_ui(folder.path().join("ui.log"), &server, &options).await;
     let events = first_events(address).await;
     assert_eq!(find(&events, "totals")["nodes"], 0);
     let page = http().get(format!("http://{address}/ui/")).send().await.expect("a page");

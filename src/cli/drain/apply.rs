@@ -61,16 +61,21 @@ impl Drainer {
         Ok(())
     }
 
-    /// Makes the nodes that this command has cordoned and not emptied schedulable again. Returns their names.
-    pub async fn give_back(&mut self) -> Result<Vec<String>> {
+    /// Uncordons the nodes that this command has cordoned and not emptied. Returns their names.
+    ///
+    /// # Errors
+    /// Names all nodes that are still cordoned.
+    pub async fn uncordon_rest(&mut self) -> Result<Vec<String>> {
         let api: Api<Node> = Api::all(self.client.clone());
-        let mut given = Vec::new();
-        while let Some(name) = self.cordoned.pop_first() {
+        let mut uncordoned = Vec::new();
+        while let Some(name) = self.cordoned.first().cloned() {
+            let rest = || Vec::from_iter(self.cordoned.iter().map(String::as_str)).join(" ");
             let set = set_unschedulable(&api, &name, false).await;
-            set.with_context(|| format!("cannot uncordon node {name}: run `kubectl uncordon {name}`"))?;
-            given.push(name);
+            set.with_context(|| format!("cannot uncordon node {name}: run `kubectl uncordon {}`", rest()))?;
+            self.cordoned.remove(&name);
+            uncordoned.push(name);
         }
-        Ok(given)
+        Ok(uncordoned)
     }
 
     /// Evicts the pods of a node, and waits until their controllers have as many pods on other nodes as before.

@@ -89,20 +89,32 @@ pub fn visit(page: &str, screen: Screen) -> Visit {
     }
 }
 
-fn chromium(screen: Screen, profile: &Path) -> Command {
-    let enlarged = |length: u32| (f64::from(length) * screen.zoom()).round() as u32;
-    let mut command = Command::new("timeout");
+/// Adds the options of a browser without a window, a network of its own, or traces outside this folder.
+pub fn isolate(command: &mut Command, profile: &Path) {
     command
-        .args(["--kill-after=5", TIME_MAX_S, "chromium", "--headless", "--no-sandbox", "--disable-gpu"])
-        .args(["--hide-scrollbars", "--no-first-run", "--disable-dev-shm-usage", "--enable-logging=stderr"])
-        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-        .arg("--virtual-time-budget=3000")
-        .arg(format!("--window-size={},{}", enlarged(screen.width), enlarged(screen.height)))
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"])
+        .args(["--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"])
+        .arg("--disable-sync")
         .arg(format!("--user-data-dir={}", profile.join("profile").display()))
         // Settings and caches outside the profile are also written there.
         .env("HOME", profile)
         .env("XDG_CONFIG_HOME", profile)
         .env("XDG_CACHE_HOME", profile);
+}
+
+fn chromium(screen: Screen, profile: &Path) -> Command {
+    let enlarged = |length: u32| (f64::from(length) * screen.zoom()).round() as u32;
+    let mut command = Command::new("timeout");
+    command
+        .args([
+            "--kill-after=5",
+            TIME_MAX_S,
+            "chromium",
+            "--enable-logging=stderr",
+            "--virtual-time-budget=3000",
+        ])
+        .arg(format!("--window-size={},{}", enlarged(screen.width), enlarged(screen.height)));
+    isolate(&mut command, profile);
     if screen.dark {
         command.arg("--force-dark-mode");
     }

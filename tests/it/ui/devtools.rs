@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::report::browser::Screen;
+use crate::report::browser::{Screen, isolate};
 
 /// The browser and all its children are killed after this, even if the test hangs.
 const TIME_MAX_S: &str = "120";
@@ -30,24 +30,13 @@ impl Browser {
     pub fn start(screen: Screen) -> Browser {
         let profile = tempfile::tempdir().expect("a temporary folder");
         // The protocol is spoken over the descriptors 3 and 4.
-        let mut process = Command::new("timeout")
+        let mut command = Command::new("timeout");
+        command
             .args(["--kill-after=5", TIME_MAX_S, "sh", "-c", "exec chromium \"$@\" 3<&0 4>&1", "chromium"])
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"])
-            .args([
-                "--disable-dev-shm-usage",
-                "--disable-background-networking",
-                "--disable-component-update",
-            ])
-            .args(["--disable-sync", "--remote-debugging-pipe"])
-            .arg(format!("--user-data-dir={}", profile.path().join("profile").display()))
-            .env("HOME", profile.path())
-            .env("XDG_CONFIG_HOME", profile.path())
-            .env("XDG_CACHE_HOME", profile.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("`timeout` of coreutils runs");
+            .arg("--remote-debugging-pipe");
+        isolate(&mut command, profile.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().expect("`timeout` of coreutils runs");
         let commands = process.stdin.take().expect("a pipe");
         let messages = BufReader::new(process.stdout.take().expect("a pipe"));
         let mut browser = Browser {

@@ -1,4 +1,4 @@
-//! One stream for all viewers of the page: whoever comes gets the state, then what changes, once a second.
+//! One stream for all viewers of the page: a new viewer gets the whole state, then the changes, once a second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const FRESH: Duration = Duration::from_millis(500);
 /// Viewers at once.
 pub const VIEWERS_MAX: usize = 32;
-/// Events that a slow viewer may be behind; then its stream ends, and the browser begins anew.
+/// Seconds that a slow viewer may be behind; then its stream ends, and the browser connects again.
 const BEHIND_MAX: usize = 8;
 
 /// Counters of the page.
@@ -47,9 +47,9 @@ struct Inner {
     viewers: Option<Sender<Bytes>>,
 }
 
-/// Reason why nobody may watch now.
+/// Reason why there is no stream for another viewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unwatchable {
+pub enum StreamRefusal {
     #[error("{VIEWERS_MAX} viewers watch already, which is the maximum: close a page, or try again later")]
     Full,
     #[error("this process stops")]
@@ -116,16 +116,16 @@ impl Feed {
     ///
     /// # Errors
     /// There are too many, or the process stops.
-    pub fn watch(&self) -> Result<impl Stream<Item = Bytes> + Send + use<>, Unwatchable> {
+    pub fn watch(&self) -> Result<impl Stream<Item = Bytes> + Send + use<>, StreamRefusal> {
         let mut inner = self.inner.lock();
-        let viewers = inner.viewers.as_ref().ok_or(Unwatchable::Stopping)?;
+        let viewers = inner.viewers.as_ref().ok_or(StreamRefusal::Stopping)?;
         if viewers.receiver_count() >= VIEWERS_MAX {
-            return Err(Unwatchable::Full);
+            return Err(StreamRefusal::Full);
         }
         if inner.looked.is_none_or(|looked| looked.elapsed() >= FRESH) {
             self.look(&mut inner);
         }
-        let events = inner.viewers.as_ref().ok_or(Unwatchable::Stopping)?.subscribe();
+        let events = inner.viewers.as_ref().ok_or(StreamRefusal::Stopping)?.subscribe();
         let viewer = Viewer::new(self.counters.clone(), inner.overview.whole().into(), events);
         Ok(futures::stream::unfold(viewer, Viewer::next))
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::fragmentation::Latest;
+use crate::fragmentation::{FragmentationPass, Latest};
 use berth_model::Node;
 use berth_scheduler::class::ClassId;
 use berth_scheduler::engine::Engine;
@@ -165,18 +165,8 @@ impl Overview {
         let totals = engine.totals();
         self.section("agents", &agents(engine, &totals.dispatched), &mut events);
         self.section("quotas", &quotas(engine), &mut events);
-        let advice = advice.and_then(Latest::get).map_or(Value::Null, |pass| {
-            let entries = pass.report.waiting.iter().take(ADVICE_MAX).map(|entry| {
-                json!({
-                    "kind": entry.kind, "namespace": entry.namespace, "name": entry.name, "pods": entry.pods,
-                    "makesRoomFor": entry.makes_room_for, "help": entry.help.as_deref().map(cut),
-                    "why": entry.why.as_deref().map(cut),
-                })
-            });
-            let left_out = pass.report.left_out + pass.report.waiting.len().saturating_sub(ADVICE_MAX);
-            json!({"seconds": pass.took.as_secs_f64(), "entries": entries.collect::<Vec<_>>(), "leftOut": left_out})
-        });
-        self.section("fragmentation", &advice, &mut events);
+        let pass = advice.and_then(Latest::get);
+        self.section("fragmentation", &pass.map_or(Value::Null, |pass| fragmentation(&pass)), &mut events);
         let totals = json!({
             "at": now, "leading": totals.leading, "nodes": totals.nodes, "pods": totals.pods, "assumed": totals.assumed,
             "waiting": totals.waiting, "queues": self.queues, "queueAt": self.queue_at, "classes": totals.classes,
@@ -366,6 +356,20 @@ fn agents(engine: &Engine, dispatched: &[u64]) -> Value {
         json!({"dispatched": dispatched, "lists": cache.lists, "bytes": cache.bytes, "evictions": cache.evictions})
     });
     json!({"agents": agents.collect::<Vec<_>>()})
+}
+
+/// Returns the latest advice on moves.
+fn fragmentation(pass: &FragmentationPass) -> Value {
+    let entries = pass.report.waiting.iter().take(ADVICE_MAX).map(|entry| {
+        json!({
+            "kind": entry.kind, "namespace": entry.namespace, "name": entry.name, "pods": entry.pods,
+            "makesRoomFor": entry.makes_room_for, "help": entry.help.as_deref().map(cut),
+            "why": entry.why.as_deref().map(cut),
+        })
+    });
+    let entries: Vec<_> = entries.collect();
+    let left_out = pass.report.left_out + pass.report.waiting.len() - entries.len();
+    json!({"seconds": pass.took.as_secs_f64(), "entries": entries, "leftOut": left_out})
 }
 
 fn write_uses(nodes: impl Iterator<Item = (u32, Shares)>, events: &mut String) {

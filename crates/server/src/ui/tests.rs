@@ -9,7 +9,7 @@ use futures::StreamExt;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::feed::{Feed, Unwatchable, VIEWERS_MAX};
+use super::feed::{Feed, StreamRefusal, VIEWERS_MAX};
 use super::overview::Overview;
 use berth_model::{Amounts, Image, Labels, Node, Pod};
 use berth_scheduler::engine::Engine;
@@ -266,7 +266,7 @@ fn too_many_viewers_are_refused_and_a_place_is_free_when_one_goes() {
         let feed = Feed::new(engine.clone(), None, counters.clone());
         let mut viewers: Vec<_> =
             (0..VIEWERS_MAX).map(|_| Box::pin(feed.watch().expect("a place"))).collect();
-        assert_eq!(feed.watch().err(), Some(Unwatchable::Full));
+        assert_eq!(feed.watch().err(), Some(StreamRefusal::Full));
         assert_eq!(counters.viewers.load(Relaxed), VIEWERS_MAX);
         viewers.pop();
         assert_eq!(counters.viewers.load(Relaxed), VIEWERS_MAX - 1);
@@ -303,7 +303,7 @@ fn streams_end_when_the_process_stops_and_nobody_may_come_any_more() {
             assert!(viewer.next().await.is_some());
             feed.clone().run(async {}).await;
             while viewer.next().await.is_some() {}
-            assert_eq!(feed.watch().err(), Some(Unwatchable::Stopping));
+            assert_eq!(feed.watch().err(), Some(StreamRefusal::Stopping));
         });
     });
 }

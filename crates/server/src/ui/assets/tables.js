@@ -22,7 +22,7 @@ export function bytes(amount) {
   return `${(amount < 100 ? tenths : whole).format(amount)} ${units[unit]}`;
 }
 
-export function age(since) {
+function age(since) {
   const seconds = Math.max(0, Math.floor((Date.now() + clockOffset - since) / 1000));
   const two = (large, unit, small, rest) => `${large}${unit}${rest ? ` ${rest}${small}` : ""}`;
   if (seconds < 60) return `${seconds}s`;
@@ -230,7 +230,7 @@ const POWERS = { n: 1e-9, u: 1e-6, m: 1e-3, "": 1, k: 1e3, M: 1e6, G: 1e9, T: 1e
 ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].forEach((suffix, at) => { POWERS[suffix] = 1024 ** (at + 1); });
 
 // Returns the number of a Kubernetes quantity, for lengths of bars only; null: none.
-export function quantity(amount) {
+function quantity(amount) {
   const [, digits, suffix] = /^([+-]?[\d.]+(?:[eE][+-]?\d+)?)(\w*)$/.exec(amount ?? "") ?? [];
   return digits !== undefined && suffix in POWERS ? Number(digits) * POWERS[suffix] : null;
 }
