@@ -2,17 +2,21 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use clap::Args;
+use reqwest::{StatusCode, Url};
 
 use super::failure::Failure;
 use super::output::{Output, answered, width};
-use super::reading::{Also, ReadOptions, read, settings};
-use crate::fit::{FitReport, Manifests, show, try_out};
+use super::reading::{Also, ReadOptions, read, runtime, settings};
+use super::server::ServerAccess;
+use crate::fit::{API_VERSION, FitReport, Manifests, show, try_out};
 
-const EXIT_CODES: &str = "Exit codes: 0 all pods fit as the cluster is; 1 the API server or a file failed; 2 the options or the input are \
-                          invalid; 3 not all pods fit.";
+const EXIT_CODES: &str = "Exit codes: 0 all pods fit as the cluster is; 1 the API server, the process or a file failed; 2 the options or the \
+                          input are invalid; 3 not all pods fit.";
+const TIMEOUT: Duration = Duration::from_secs(60);
 const DOES_NOT_FIT: u8 = 3;
 /// Maximum of `--max`.
 const MORE_MAX: u16 = 10_000;
@@ -27,6 +31,12 @@ pub struct FitOptions {
     pub manifests: Vec<PathBuf>,
     #[command(flatten)]
     pub read: ReadOptions,
+    /// Ask the running berth at this address, which knows the cluster already: its healthAddress on this machine, such as
+    /// http://127.0.0.1:10261, or its serving.address, such as https://127.0.0.1:10260 with `kubectl port-forward`.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["filename", "kubeconfig", "context", "config", "scheduler_name"])]
+    pub server: Option<Url>,
+    #[command(flatten)]
+    pub access: ServerAccess,
     /// Namespace of objects that name none.
     #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
     pub namespace: String,
@@ -55,6 +65,54 @@ pub fn fit(options: &FitOptions) -> ExitCode {
 }
 
 fn answer(options: &FitOptions) -> Result<FitReport, Failure> {
+    let report = match &options.server {
+        Some(server) => runtime()?.block_on(asked(options, server))?,
+        None => tried(options)?,
+    };
+    report.notes.iter().for_each(|note| eprintln!("berth: {note}"));
+    answered(options.output, &report, |out| show::table(&report, width(), out))?;
+    Ok(report)
+}
+
+/// Asks a running process.
+async fn asked(options: &FitOptions, server: &Url) -> Result<FitReport, Failure> {
+    let mut manifests = String::new();
+    for file in &options.manifests {
+        let documents = Manifests::documents(&file.display().to_string(), &read(file)?);
+        for document in documents.map_err(|error| Failure::Input(error.into()))? {
+            manifests += &format!("{document}\n");
+        }
+    }
+    let mut url = server.join("/fit").with_context(|| format!("{server} is no address of a server"))?;
+    url.query_pairs_mut()
+        .append_pair("namespace", &options.namespace)
+        .append_pair("max", &options.max.to_string());
+    let (status, body) =
+        options.access.ask(server, |client| client.post(url).body(manifests), TIMEOUT).await?;
+    match status {
+        StatusCode::OK => {
+            let report: FitReport = serde_json::from_str(&body)
+                .with_context(|| format!("the answer of {server} is not of format {API_VERSION}"))?;
+            match report.api_version == API_VERSION {
+                true => Ok(report),
+                false => {
+                    Err(anyhow!("{server} answers in format {}, not {API_VERSION}", report.api_version)
+                        .into())
+                }
+            }
+        }
+        StatusCode::UNPROCESSABLE_ENTITY | StatusCode::PAYLOAD_TOO_LARGE => {
+            Err(Failure::Input(anyhow!("{body}")))
+        }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(Failure::Other(anyhow!(
+            "{server} refuses: give --token-file of a user whose ClusterRole allows `post` on /fit: {body}"
+        ))),
+        _ => Err(Failure::Other(anyhow!("{server} answers {status}: {body}"))),
+    }
+}
+
+/// Tries the manifests on a copy of the cluster.
+fn tried(options: &FitOptions) -> Result<FitReport, Failure> {
     let input = |error: anyhow::Error| Failure::Input(error);
     let settings = settings(&options.config, options.scheduler_name.as_slice()).map_err(input)?;
     let mut manifests = Manifests::default();
@@ -74,7 +132,5 @@ fn answer(options: &FitOptions) -> Result<FitReport, Failure> {
         return Err(input(anyhow!("{bad}")));
     }
     let mut world = dump.into_world(settings);
-    let report = try_out(&mut world, &manifests, options.max.into()).map_err(|why| input(anyhow!(why)))?;
-    answered(options.output, &report, |out| show::table(&report, width(), out))?;
-    Ok(report)
+    try_out(&mut world, &manifests, options.max.into()).map_err(|why| input(anyhow!(why)))
 }

@@ -269,6 +269,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         scaler: config.scaling.enabled.then(Arc::default),
         fragmentation: config.fragmentation.every().map(|_| Arc::default()),
         ui: Arc::default(),
+        fit: Arc::default(),
     };
     let health = Health::default();
     // Three stages of the shutdown: stop deciding, then stop reporting, then stop serving.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use reqwest::{Certificate, Client, ClientBuilder, Url};
+use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, StatusCode, Url};
 
 use super::failure::Failure;
 
@@ -40,6 +40,24 @@ impl ServerAccess {
             client = client.tls_danger_accept_invalid_certs(true);
         }
         Ok(client)
+    }
+
+    /// Sends one request to `server` and returns the answer.
+    pub async fn ask(
+        &self,
+        server: &Url,
+        request: impl FnOnce(Client) -> RequestBuilder,
+        timeout: Duration,
+    ) -> Result<(StatusCode, String), Failure> {
+        let client = self.client()?.timeout(timeout).build().context("cannot create an HTTP client")?;
+        let mut request = request(client);
+        if let Some(token) = self.token(server)? {
+            request = request.bearer_auth(token);
+        }
+        let answer = request.send().await.with_context(|| format!("cannot ask {server}"))?;
+        let status = answer.status();
+        let body = answer.text().await.with_context(|| format!("the answer of {server} broke off"))?;
+        Ok((status, body.trim().to_owned()))
     }
 
     /// Returns the token to send to `server`.

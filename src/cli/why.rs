@@ -96,17 +96,9 @@ async fn asked(options: &WhyOptions, server: &Url) -> Result<DecisionReport, Fai
     let mut url = server.join("/why").with_context(|| format!("{server} is no address of a server"))?;
     let PodName { namespace, name } = &options.pod;
     url.query_pairs_mut().append_pair("namespace", namespace).append_pair("pod", name);
-    let client = options.access.client()?.timeout(TIMEOUT).build().context("cannot create an HTTP client")?;
-    let mut request = client.get(url);
-    if let Some(token) = options.access.token(server)? {
-        request = request.bearer_auth(token);
-    }
-    let answer = request.send().await.with_context(|| format!("cannot ask {server}"))?;
-    let status = answer.status();
-    let body = answer.text().await.with_context(|| format!("the answer of {server} broke off"))?;
-    let body = body.trim();
+    let (status, body) = options.access.ask(server, |client| client.get(url), TIMEOUT).await?;
     match status {
-        StatusCode::OK => Ok(understood(body).with_context(|| format!("the answer of {server}"))?),
+        StatusCode::OK => Ok(understood(&body).with_context(|| format!("the answer of {server}"))?),
         StatusCode::NOT_FOUND => Err(Failure::Input(anyhow!("{body}"))),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(Failure::Other(anyhow!(
             "{server} refuses: give --token-file of a user whose ClusterRole allows `get` of /why: {body}"

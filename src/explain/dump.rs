@@ -228,6 +228,11 @@ impl Dump {
         &self.priority_classes
     }
 
+    /// Returns the objects other than nodes and pods, and whether there are any of those.
+    pub(crate) fn into_objects(self) -> (Vec<ClusterObject>, bool) {
+        (self.objects, !self.nodes.is_empty() || !self.pods.is_empty())
+    }
+
     /// Returns the objects that cannot be parsed; answers ignore them.
     pub fn bad(&self) -> &[String] {
         &self.bad

@@ -73,14 +73,22 @@ pub struct Manifests {
 }
 
 impl Manifests {
+    /// Returns the documents of a file as they are.
+    ///
+    /// # Errors
+    /// It is not YAML or JSON.
+    pub fn documents(file: &str, bytes: &[u8]) -> Result<Vec<Value>, ManifestError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| ManifestError::NotText(file.to_owned()))?;
+        documents(file, text)
+    }
+
     /// Reads the documents of a file; `namespace` is that of objects without one.
     ///
     /// # Errors
     /// See [`ManifestError`].
     pub fn read(&mut self, file: &str, bytes: &[u8], namespace: &str) -> Result<(), ManifestError> {
-        let text = std::str::from_utf8(bytes).map_err(|_| ManifestError::NotText(file.to_owned()))?;
         let before = self.workloads.len();
-        for (at, document) in documents(file, text)?.into_iter().enumerate() {
+        for (at, document) in Manifests::documents(file, bytes)?.into_iter().enumerate() {
             self.object(document, namespace).map_err(|(name, why)| ManifestError::Object {
                 file: file.to_owned(),
                 object: format!("document {} ({name})", at + 1),
@@ -101,7 +109,9 @@ impl Manifests {
     /// Adds an object, with the items of lists.
     fn object(&mut self, mut object: Value, namespace: &str) -> Result<(), (String, String)> {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-        if let (Some(_), Some(items)) = (kind.strip_suffix("List"), object["items"].as_array_mut()) {
+        if let (Some(_), Some(items)) =
+            (kind.strip_suffix("List"), object.get_mut("items").and_then(Value::as_array_mut))
+        {
             return std::mem::take(items).into_iter().try_for_each(|item| self.object(item, namespace));
         }
         if kind.is_empty() {
@@ -202,7 +212,7 @@ impl Manifests {
             return self.priority_class(&object);
         }
         if !GLOBAL_KINDS.contains(&kind)
-            && let Some(metadata) = object["metadata"].as_object_mut()
+            && let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
         {
             metadata.entry("namespace").or_insert_with(|| namespace.into());
         }
@@ -349,7 +359,9 @@ fn request_limits(spec: &mut Map<String, Value>) {
     }
     for field in ["containers", "initContainers"] {
         for container in spec.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten() {
-            default_requests(&mut container["resources"]);
+            if let Some(resources) = container.get_mut("resources") {
+                default_requests(resources);
+            }
         }
     }
 }

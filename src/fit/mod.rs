@@ -1,13 +1,18 @@
-//! Whether the pods of manifests would fit, and where they would go: the scheduler itself places them, on a copy of the cluster.
+//! Whether the pods of manifests would fit, and where they would go: the scheduler itself places them on a copy of the cluster, or an agent
+//! of a running one on its view.
 //!
 //! May not know: kube's client, tokio, clocks.
 
+mod live;
 mod manifest;
 pub mod show;
+#[cfg(test)]
+mod tests;
 mod trial;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+pub use live::LiveFit;
 pub use manifest::{ManifestError, Manifests, TriedWorkload};
 pub use trial::try_out;
 
@@ -15,19 +20,22 @@ pub use trial::try_out;
 pub const API_VERSION: &str = "fit.berth.dev/v1";
 
 /// The answer about all manifests.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FitReport {
-    pub api_version: &'static str,
+    pub api_version: String,
     /// Whether all pods fit without preemption.
     pub fits: bool,
     /// Pods that wait in the cluster already. They were placed first.
     pub waiting: WaitingBefore,
     pub workloads: Vec<WorkloadFit>,
+    /// What a reader should know about the answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// The pods that waited before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitingBefore {
     pub placed: usize,
@@ -35,7 +43,7 @@ pub struct WaitingBefore {
 }
 
 /// The answer about one workload.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadFit {
     pub kind: String,
@@ -56,14 +64,14 @@ pub struct WorkloadFit {
 }
 
 /// A pod and its node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     pub pod: String,
     pub node: String,
 }
 
 /// A pod, its node, and who must leave it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preempting {
     pub pod: String,
     /// `None`: it would wait until its victims have gone.
@@ -74,7 +82,7 @@ pub struct Preempting {
 }
 
 /// Pods without a node, for one reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unplaced {
     pub pods: usize,
     /// The first of them.
@@ -86,7 +94,7 @@ pub struct Unplaced {
 }
 
 /// Changes that together let the pod fit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Help {
     pub changes: Vec<String>,
     /// Nodes that it fits then.
@@ -94,7 +102,7 @@ pub struct Help {
 }
 
 /// How many more pods fit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct More {
     pub pods: usize,

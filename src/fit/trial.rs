@@ -48,7 +48,13 @@ pub fn try_out(world: &mut World, manifests: &Manifests, more: usize) -> Result<
         fit.more = trial.more(workload, &scheduler, more)?;
     }
     let all = fits.iter().all(|fit| fit.fit == fit.pods);
-    Ok(FitReport { api_version: API_VERSION, fits: all, waiting, workloads: fits })
+    Ok(FitReport {
+        api_version: API_VERSION.to_owned(),
+        fits: all,
+        waiting,
+        workloads: fits,
+        notes: Vec::new(),
+    })
 }
 
 /// A trial of manifests.

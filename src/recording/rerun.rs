@@ -174,6 +174,7 @@ impl Rerun {
             | Input::TakeGrowthBack { .. }
             | Input::Heal { .. }
             | Input::Evaluate(_)
+            | Input::Suppose { .. }
             | Input::Explain { .. }
             | Input::ClassOfResident(_)
             | Input::Advise(_)

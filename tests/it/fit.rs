@@ -2,8 +2,11 @@
 
 use std::io::Write as _;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use berth::fit::LiveFit;
+use berth_scheduler::testing::with_engine;
+use berth_server::fit::{FitQuestion, Fitter};
 use serde_json::{Value, json};
 
 use crate::explain::{Cluster, Ran, merged, pod, requests, run};
@@ -268,4 +271,99 @@ async fn what_it_says_of_a_running_cluster_is_what_berth_does_there() {
         assert_eq!(workload["placements"][0]["node"].as_str(), node.as_deref(), "pod next-{at}");
     }
     drop(berth);
+}
+
+/// Asks a running berth.
+async fn asked(berth: &Berth, manifests: &str, options: &[&str]) -> Ran {
+    let server = format!("http://{}", berth.address().await);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+    run(command.args(["fit", "-", "--server", &server]).args(options), manifests.as_bytes())
+}
+
+#[test]
+fn a_running_berth_with_5000_nodes_and_50000_pods_answers_each_manifest_within_50_milliseconds() {
+    with_engine(|engine, agent| {
+        crate::ui::large_cluster(engine);
+        crate::ui::complete_lists(engine);
+        let live = LiveFit::new(engine.clone(), agent, "berth".into());
+        let mut took = Vec::new();
+        for at in 0..100 {
+            let cpu = format!("{}m", 100 + 50 * (at % 40));
+            let manifests = deployment(&format!("app-{at}"), 1 + at % 5, &cpu).into();
+            let began = Instant::now();
+            let answer = live.fit(&FitQuestion { manifests, namespace: "shop".to_owned(), more: 100 });
+            took.push(began.elapsed());
+            let report: Value = serde_json::from_slice(&answer.expect("an answer")).expect("JSON");
+            assert_eq!(report["fits"], true, "{report}");
+        }
+        println!("the first: {:?}", took[0]);
+        took.sort();
+        println!("median {:?}, longest {:?}", took[50], took[99]);
+        assert!(took[50] < Duration::from_millis(50), "{took:?}");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_berth_answers_at_once_and_places_pods_as_it_said() {
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    create_nodes(&client, &Nodes { count: 5, cpu: "4", ..Nodes::default() }).await;
+    let berth = Berth::start(&cluster.kubeconfig(), "");
+    berth.await_ready().await;
+    let first = Pods { prefix: "first", count: 3, requests: json!({"cpu": "1500m"}), ..Pods::default() };
+    create_pods(&client, &first, |_, _| {}).await;
+    await_bound(&client, Duration::from_secs(60), 3, |_| true).await;
+    berth.await_settled(Duration::from_secs(60), 3).await;
+
+    let web = deployment("web", 12, "1500m");
+    let ran = asked(&berth, &web, &["-o", "json", "--max", "5"]).await;
+    let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.err));
+    assert_eq!((ran.code, &report["apiVersion"]), (3, &json!("fit.berth.dev/v1")));
+    // Two for each of the two empty nodes, and one for each of the others.
+    assert_eq!(counts(&report), [(12, 7)]);
+    assert_eq!(report["workloads"][0]["more"], json!({"pods": 0, "atLimit": false}));
+    let message = report["workloads"][0]["unplaced"][0]["message"].as_str().expect("text");
+    assert!(message.starts_with("0/5 nodes are available: 5 Insufficient cpu."), "{message}");
+    let table = asked(&berth, &web, &[]).await;
+    assert!(table.out.starts_with("Deployment default/web: 7 of 12 pods fit\n  on "), "{}", table.out);
+
+    // A set brings its claims, and a gang fits together or not at all.
+    let set = "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db}, spec: {replicas: 2, selector: {matchLabels: {app: db}}, \
+               volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], storageClassName: none, resources: \
+               {requests: {storage: 1Gi}}}}], template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c, image: i}]}}}}";
+    let ran = asked(&berth, set, &[]).await;
+    assert!(
+        ran.out.contains("db-0 and 1 more: ") && !ran.out.contains("persistentvolumeclaim"),
+        "{}",
+        ran.out
+    );
+    let gang = "apiVersion: berth.dev/v1alpha1\nkind: Allocation\nmetadata: {name: g}\nspec: {minimum: 12, selector: {matchLabels: \
+                {app: web}}}\n---\n";
+    let ran = asked(&berth, &format!("{gang}{web}"), &[]).await;
+    assert!(ran.out.contains("0 of 12 pods fit"), "{}", ran.out);
+    assert!(
+        ran.out.replace("\n    ", " ").contains("default/g must place 12 pods at once; 7 fit"),
+        "{}",
+        ran.out
+    );
+
+    for (manifests, code, expected) in [
+        ("a: [", 2, "cannot be read"),
+        ("{kind: Pod, metadata: {name: a}}", 2, "the pod has no spec.containers"),
+        ("{kind: ConfigMap, apiVersion: v1, metadata: {name: a}}", 2, "asks for no pods"),
+    ] {
+        let ran = asked(&berth, manifests, &[]).await;
+        assert!(ran.code == code && ran.err.contains(expected), "{manifests}: {} {}", ran.code, ran.err);
+    }
+    for (result, expected) in [("answered", 4.0), ("refused", 2.0), ("busy", 0.0)] {
+        let counted = berth.metric(&format!("berth_fit_questions_total{{result=\"{result}\"}}")).await;
+        assert!((counted - expected).abs() < 0.5, "{result}: {counted}");
+    }
+
+    // Nothing of the questions was left behind.
+    let later = Pods { prefix: "later", count: 7, requests: json!({"cpu": "1500m"}), ..Pods::default() };
+    create_pods(&client, &later, |_, _| {}).await;
+    await_bound(&client, Duration::from_secs(60), 10, |_| true).await;
+    let full = asked(&berth, &deployment("web", 1, "1500m"), &[]).await;
+    assert_eq!(full.code, 3, "{}", full.out);
 }

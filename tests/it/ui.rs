@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use berth::fit::LiveFit;
 use berth_model::{Amounts, Labels, Node, Pod, PodOwner, ScheduledCondition};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::testing::{pod, with_engine};
 use berth_server::Served;
 use berth_server::extender::Judge;
+use berth_server::fit::FitEndpoint;
 use berth_server::ui::Feed;
 use berth_testenv::Process;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -47,7 +49,8 @@ const FILL: &str = "(() => {
 /// Bytes of the stream a second.
 const STREAM_MAX: f64 = 50_000.0;
 
-fn large_cluster(engine: &Engine) {
+/// Lists a cluster of 5,000 nodes and 50,000 pods.
+pub fn large_cluster(engine: &Engine) {
     for at in 0..NODES {
         let allocatable = Amounts { cpu_milli: 16_000, memory: 64 << 30, pods: 110, ..Amounts::default() };
         let labels: Labels = [
@@ -95,6 +98,14 @@ fn large_cluster(engine: &Engine) {
             ..pod(&name, 500 + class)
         });
     }
+}
+
+/// Tells the engine that the lists of that cluster are complete.
+pub fn complete_lists(engine: &Engine) {
+    engine.retain_nodes(&(0..NODES).map(node_name).collect());
+    let residents = (0..NODES).flat_map(|at| (0..PODS_EACH).map(move |number| format!("{at}-{number}")));
+    let waiting = (0..300).map(|at| format!("search-{}-{at}", at % 20));
+    engine.retain_pods(&residents.chain(waiting).map(Arc::from).collect());
 }
 
 fn node_name(at: usize) -> Arc<str> {
@@ -154,6 +165,10 @@ fn served(engine: &Engine, agent: berth_scheduler::agent::AgentConfig, body: imp
         mutate: None,
         fragmentation: None,
         ui: feed.clone(),
+        fit: FitEndpoint {
+            fitter: Arc::new(LiveFit::new(engine.clone(), agent, "berth".into())),
+            counters: Arc::default(),
+        },
     };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let (address, server) = runtime.block_on(async {

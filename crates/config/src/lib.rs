@@ -158,7 +158,7 @@ pub struct Config {
     pub leader_election: LeaderElection,
 
     /// Address and port of `/healthz` and `/readyz`: plain HTTP without authentication. On a loopback address
-    /// it also serves `/metrics`, `/explain`, `/why`, `/fragmentation` and `/ui/`. In a pod it must be `0.0.0.0:PORT` or
+    /// it also serves `/metrics`, `/explain`, `/why`, `/fit`, `/fragmentation` and `/ui/`. In a pod it must be `0.0.0.0:PORT` or
     /// `[::]:PORT` for the probes. Port 0 takes any free port.
     #[serde(deserialize_with = "values::socket_address")]
     #[schemars(with = "String", regex(pattern = r"^([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"))]

@@ -21,7 +21,7 @@ pub(super) struct PodQuery {
     pub(super) pod: String,
 }
 
-fn default_namespace() -> String {
+pub(super) fn default_namespace() -> String {
     "default".to_owned()
 }
 

@@ -7,6 +7,7 @@ mod body;
 mod explain;
 pub mod extender;
 mod fields;
+pub mod fit;
 pub mod forward;
 pub mod fragmentation;
 pub mod guard;
@@ -25,12 +26,13 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{any, get, post};
 use tokio::net::TcpListener;
 
 pub use access::Access;
 use berth_telemetry::Health;
 use extender::{Extender, Judge};
+use fit::FitEndpoint;
 use guard::Guard;
 use metrics::Metrics;
 use mutate::Mutate;
@@ -49,6 +51,7 @@ pub struct Served {
     /// `None` while `fragmentation.period` is unset.
     pub fragmentation: Option<Arc<fragmentation::Latest>>,
     pub ui: Arc<ui::Feed>,
+    pub fit: FitEndpoint,
 }
 
 /// Binds the address, so that an error is reported before anything else starts. `setting` is the configuration key of the address.
@@ -82,11 +85,11 @@ fn plain_routes(served: Served, is_local: bool, plaintext: bool) -> Router {
         let extender = served.extender.clone().filter(|_| plaintext);
         inspection(&served).merge(extender.map(extender_routes).unwrap_or_default())
     } else {
-        let paths = ["/metrics", "/explain", "/why", "/fragmentation"];
+        let paths = ["/metrics", "/explain", "/why", "/fragmentation", "/fit"];
         paths
             .into_iter()
             .chain(ui::paths())
-            .fold(Router::new(), |router, path| router.route(path, get(elsewhere)))
+            .fold(Router::new(), |router, path| router.route(path, any(elsewhere)))
     };
     probes.merge(rest)
 }
@@ -116,8 +119,9 @@ fn inspection(served: &Served) -> Router {
     let fragmentation = Router::new()
         .route("/fragmentation", get(fragmentation::fragmentation))
         .with_state(served.fragmentation.clone());
+    let fit = Router::new().route("/fit", post(fit::fit)).with_state(served.fit.clone());
     let metrics = Router::new().route("/metrics", get(scrape)).with_state(served.clone());
-    metrics.merge(explain).merge(fragmentation).merge(ui::routes(served.ui.clone()))
+    metrics.merge(explain).merge(fragmentation).merge(fit).merge(ui::routes(served.ui.clone()))
 }
 
 fn extender_routes(extender: Arc<Extender>) -> Router {
@@ -159,6 +163,14 @@ mod tests {
     use axum::http::Request;
     use tower::ServiceExt;
 
+    struct Nobody;
+
+    impl fit::Fitter for Nobody {
+        fn fit(&self, _: &fit::FitQuestion) -> Result<Vec<u8>, fit::FitRefusal> {
+            Err(fit::FitRefusal::Busy)
+        }
+    }
+
     #[test]
     fn what_others_can_reach_in_plain_is_for_probes_alone() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -167,7 +179,9 @@ mod tests {
             let (metrics, health) = (Metrics::default(), Health::default());
             let (extender, guard, mutate) = (None, None, None);
             let ui = Arc::new(ui::Feed::new(engine.clone(), None, Arc::default()));
-            let served = Served { metrics, health, judge, extender, guard, mutate, fragmentation: None, ui };
+            let fit = FitEndpoint { fitter: Arc::new(Nobody), counters: Arc::default() };
+            let served =
+                Served { metrics, health, judge, extender, guard, mutate, fragmentation: None, ui, fit };
             for (is_local, path, status) in [
                 (true, "/metrics", StatusCode::OK),
                 (true, "/explain?pod=nobody", StatusCode::NOT_FOUND),
@@ -176,6 +190,8 @@ mod tests {
                 (true, "/ui", StatusCode::PERMANENT_REDIRECT),
                 (true, "/ui/", StatusCode::OK),
                 (true, "/extender/filter", StatusCode::NOT_FOUND),
+                (true, "/fit", StatusCode::METHOD_NOT_ALLOWED),
+                (false, "/fit", StatusCode::NOT_FOUND),
                 (false, "/metrics", StatusCode::NOT_FOUND),
                 (false, "/explain?pod=nobody", StatusCode::NOT_FOUND),
                 (false, "/ui/", StatusCode::NOT_FOUND),

@@ -24,6 +24,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use super::access::{self, Access};
+use super::fit::FitCounters;
 use super::fragmentation::Latest;
 use super::secure;
 use super::ui::UiCounters;
@@ -179,6 +180,7 @@ pub struct MetricSources {
     /// `None` while the fragmentation report is disabled.
     pub fragmentation: Option<Arc<Latest>>,
     pub ui: Arc<UiCounters>,
+    pub fit: Arc<FitCounters>,
 }
 
 #[derive(Debug, Default)]
@@ -482,6 +484,7 @@ impl Scrape {
             updater: _,
             scaler: _,
             ui,
+            fit,
         } = &self.sources;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided whose outcome is pending", &[(&[], pending)])?;
@@ -581,6 +584,16 @@ impl Scrape {
         ] {
             counters(to, name, help, &[(&[], value.load(Relaxed))])?;
         }
+        counters(
+            to,
+            "berth_fit_questions",
+            "Questions whether pods would fit, by result",
+            &[
+                (&[("result", "answered")], fit.answered.load(Relaxed)),
+                (&[("result", "refused")], fit.refused.load(Relaxed)),
+                (&[("result", "busy")], fit.busy.load(Relaxed)),
+            ],
+        )?;
         counters(
             to,
             "berth_self_checks",

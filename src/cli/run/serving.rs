@@ -7,6 +7,7 @@ use anyhow::Result;
 use kube::Client;
 
 use crate::cli::engine_settings::agent_configs;
+use crate::fit::LiveFit;
 use berth_config::Config;
 use berth_controllers::leadership::Leadership;
 use berth_controllers::tasks::Tasks;
@@ -15,6 +16,7 @@ use berth_kube_io::placement::KubeStore;
 use berth_scheduler::agent::{AgentConfig, CacheLimits};
 use berth_scheduler::engine::Engine;
 use berth_server::extender::{Binder, Extender, Judge};
+use berth_server::fit::FitEndpoint;
 use berth_server::forward::{BegunDecisions, Forward, OwnTerm, Trust};
 use berth_server::guard::Guard;
 use berth_server::metrics::{Histograms, MetricSources, Metrics};
@@ -33,6 +35,8 @@ pub(super) struct ServingContext<'a> {
 
 /// Seed of the agent that only answers requests; the scheduling agents use their numbers.
 const JUDGE: u64 = 1 << 32;
+/// Seed of the agent that only answers what would fit.
+const FITTER: u64 = JUDGE + 1;
 
 /// Maximum number of cached lists for external requests. With few nodes a list is small compared with the
 /// data of its class, so that with a limit in bytes alone, clients that ask about ever new classes could fill
@@ -80,7 +84,11 @@ pub(super) fn routes(
     let (metrics, health) = (Metrics::new(histograms, sources.clone()), health.clone());
     let fragmentation = sources.fragmentation.clone();
     let ui = Arc::new(Feed::new(engine.clone(), fragmentation.clone(), sources.ui.clone()));
-    Ok(Served { metrics, health, judge, extender, guard, mutate: None, fragmentation, ui })
+    let scheduler =
+        config.scheduler_names.first().map_or_else(|| "berth".into(), |name| Arc::from(name.as_str()));
+    let fitter = Arc::new(LiveFit::new(engine.clone(), AgentConfig { seed: FITTER, ..agent }, scheduler));
+    let fit = FitEndpoint { fitter, counters: sources.fit.clone() };
+    Ok(Served { metrics, health, judge, extender, guard, mutate: None, fragmentation, ui, fit })
 }
 
 /// Returns how replicas authenticate each other: by the CA of the certificate that they share, and the token with which they

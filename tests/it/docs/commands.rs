@@ -87,7 +87,7 @@ const COVERED: &[Document] = &[
             ("cargo bench --bench cluster -- --help", BENCHMARK),
             (
                 "cargo bench --bench cluster -- --workload basic,zone-spread,preferred-affinity,zone-affinity,anti-affinity,\
-                 hundred-classes --subjects null,berth",
+                 hundred-classes --subjects null,berth --repeat 3",
                 BENCHMARK,
             ),
             (
@@ -201,6 +201,7 @@ const COVERED: &[Document] = &[
             ("berth fit app.yaml", "tests/it/fit.rs, on a real API server"),
             ("berth fit app.yaml --max 500", "tests/it/fit.rs, on dumps"),
             ("berth fit app.yaml -f cluster.json -o json", "tests/it/fit.rs, on dumps"),
+            ("berth fit app.yaml --server http://127.0.0.1:10261", "tests/it/fit.rs, on a real API server"),
         ],
     },
     Document {

@@ -67,6 +67,7 @@ fn scrape() -> String {
             scaler: Some(Arc::default()),
             fragmentation: Some(Arc::default()),
             ui: Arc::default(),
+            fit: Arc::default(),
         };
         text = Metrics::new(&histograms, sources).encode().expect("a scrape");
     });

@@ -13,7 +13,7 @@ use super::{Agent, Part, View};
 use crate::class::{Class, ClassId};
 use crate::gang::{GangPlan, GangTopology, GangTopologyMode, Lacking, WantedMembers};
 use crate::inventory::{Held, NodeId, Revision, Row};
-use crate::rules::{self, Diagnosis};
+use crate::rules::Diagnosis;
 use berth_model::{Amounts, Packing, Usage};
 
 /// Maximum number of domains in which a whole allocation is tried: the most promising ones.
@@ -255,10 +255,7 @@ impl Agent {
                     }
                     continue;
                 };
-                self.view.alter(node, |row| {
-                    rules::take_devices(&member.class, row);
-                    row.charge(&member.holding);
-                });
+                self.suppose_placed(node, &member.class, &member.holding);
                 placed[*at] = true;
                 plan.places.push((*at, node));
                 if let Some(need) = need.get_mut(member.role) {

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::{Agent, AgentChoice, Part};
 use crate::class::{Class, ClassId};
+use crate::gang::{GangPlan, WantedMembers};
 use crate::inventory::NodeId;
 use crate::objects::{Budgets, Spending};
 use crate::preempt::{self, Fruitless, Ground, Site, Survey, Victims};
-use crate::rules::{Reasons, Standing};
+use crate::rules::{self, Reasons, Standing};
 use berth_model::Holding;
 
 /// Alteration of one node, on top of earlier alterations. Reverted on drop.
@@ -64,6 +65,26 @@ impl Agent {
     /// Adds the pod to the node in the view.
     pub fn suppose_there(&mut self, node: NodeId, pod: &Holding) {
         self.view.alter(node, |row| row.charge(pod));
+    }
+
+    /// Adds a new pod of this class to the node in the view, with the devices that it would get there.
+    pub fn suppose_placed(&mut self, node: NodeId, class: &Class, pod: &Holding) {
+        self.view.alter(node, |row| {
+            rules::take_devices(class, row);
+            row.charge(pod);
+        });
+    }
+
+    /// Places all of `wanted`, or as many as are needed, on the altered view; if they are enough, they stay there.
+    pub fn suppose_all(&mut self, wanted: &WantedMembers, now: Duration) -> GangPlan {
+        let plan = self.plan_upon(wanted, None, now, |_| {});
+        if plan.complete {
+            for (at, node) in &plan.places {
+                let member = &wanted.members[*at];
+                self.suppose_placed(*node, &member.class, &member.holding);
+            }
+        }
+        plan
     }
 
     /// Returns the number of alterations.

@@ -1,4 +1,4 @@
-//! Evaluation of nodes for one pod by an agent of the caller: extender and explain.
+//! Evaluation of nodes for pods by an agent of the caller: extender, explain and fit.
 //!
 //! The lock is held to classify the pod and to copy the rows that changed since the agent's last call (all rows at first). The agent
 //! evaluates the nodes, and texts are made, without it.
@@ -12,9 +12,11 @@ use crate::agent::Agent;
 use crate::class::Class;
 use crate::decisions::PlacementDecision;
 use crate::inventory::NodeId;
+use crate::objects::{Budgets, ClusterObject};
+use crate::preempt::Site;
 use crate::recording::Input;
 use crate::rules::{Reasons, Standing};
-use crate::scheduler::{PodRefusal, Scheduler, Verdict};
+use crate::scheduler::{PodRefusal, Scheduler, SupposedPod, Verdict};
 use berth_model::Pod;
 
 /// What an agent needs to evaluate nodes for a pod, as of the rows that it has just copied.
@@ -87,6 +89,30 @@ impl Engine {
                 |(node, victims): &(&str, Vec<&str>)| scheduler.admits_without(&class, pod, node, victims);
             Ok(candidates.iter().map(admits).collect())
         })
+    }
+
+    /// Returns what would be known of a pod that does not exist, if the objects `beside` it existed, too. Changes only the classifier.
+    /// Bounded by `beside`.
+    ///
+    /// # Errors
+    /// Not all nodes and pods are known yet.
+    pub fn suppose(&self, pod: &Pod, beside: &[ClusterObject]) -> Result<SupposedPod, EvaluationError> {
+        let heard = self.heard(|| Input::Suppose { pod: Cow::Borrowed(pod), beside: beside.into() });
+        self.hear(Operation::Evaluation, heard, |scheduler, _| match scheduler.synced() {
+            true => Ok(scheduler.suppose(pod, beside)),
+            false => Err(EvaluationError::NotSynced),
+        })
+    }
+
+    /// Returns the pods that a pod with this priority may preempt on each of these nodes, and the disruption budgets. Changes nothing.
+    /// Bounded by the pods on the nodes.
+    pub fn sites_of(&self, nodes: &[NodeId], priority: i32) -> (Vec<Site>, Budgets) {
+        self.read(Operation::Evaluation, |scheduler, _| scheduler.sites_of(nodes, priority))
+    }
+
+    /// Lets an agent of the caller copy the changed rows. Bounded by the rows of one slice at a time.
+    pub fn inform(&self, agent: &mut Agent) {
+        self.approach(Operation::Evaluation, agent);
     }
 
     /// Returns the latest remembered decision about a pod of this name, and how long ago it was. Bounded by a constant.

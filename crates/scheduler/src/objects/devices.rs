@@ -142,6 +142,13 @@ impl Devices {
         (!self.provided.is_empty()).then(|| self.provided.clone())
     }
 
+    /// Returns whether this claim exists, or devices are kept for it.
+    pub fn has_claim(&self, name: &ClaimName) -> bool {
+        self.claims.contains_key(name)
+            || self.promises.contains_key(name)
+            || self.releasing.contains_key(name)
+    }
+
     pub fn apply_claim(&mut self, claim: ResourceClaim) -> DevicesChanged {
         let name = claim.name.clone();
         if let Some(promise) = self.promises.get_mut(&name) {

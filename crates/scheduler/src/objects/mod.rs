@@ -116,6 +116,26 @@ pub enum ClusterObject {
     Quota(Box<quota::Quota>),
 }
 
+impl ClusterObject {
+    /// Returns kind and name of an object that may come with pods and changes only what those require: a namespace, a claim without
+    /// devices, a service or a controller. `None`: it is none of these.
+    pub fn beside_key(&self) -> Option<(ObjectKind, ObjectName)> {
+        let claimed =
+            |claim: &ClaimName| ObjectName { namespace: claim.namespace.clone(), name: claim.name.clone() };
+        Some(match self {
+            ClusterObject::Namespace { name, .. } => {
+                (ObjectKind::Namespace, ObjectName { namespace: "".into(), name: name.clone() })
+            }
+            ClusterObject::Claim(claim) => (ObjectKind::PersistentVolumeClaim, claimed(&claim.name)),
+            ClusterObject::ResourceClaim(claim) if claim.allocation.is_none() => {
+                (ObjectKind::ResourceClaim, claimed(&claim.name))
+            }
+            ClusterObject::Selecting { kind, name, .. } => (*kind, name.clone()),
+            _ => return None,
+        })
+    }
+}
+
 /// Pods to re-evaluate after a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Affected {
@@ -208,6 +228,17 @@ impl ObjectStores {
     /// Returns the existing namespaces with their labels.
     pub fn namespaces(&self) -> impl Iterator<Item = (&Arc<str>, &Labels)> {
         self.namespaces.iter()
+    }
+
+    /// Returns whether an object with this [key](ClusterObject::beside_key) exists.
+    pub fn has(&self, kind: ObjectKind, object: &ObjectName) -> bool {
+        let claim = || ClaimName { namespace: object.namespace.clone(), name: object.name.clone() };
+        match kind {
+            ObjectKind::Namespace => self.namespaces.contains_key(&object.name),
+            ObjectKind::PersistentVolumeClaim => self.volumes.has_claim(&claim()),
+            ObjectKind::ResourceClaim => self.devices.has_claim(&claim()),
+            kind => self.spreading.has(kind, object),
+        }
     }
 
     /// Deletes an object.

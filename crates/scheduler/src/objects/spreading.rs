@@ -81,6 +81,13 @@ impl Spreading {
         if known { affected(kind, object.clone()) } else { Affected::Nothing }
     }
 
+    pub fn has(&self, kind: ObjectKind, object: &ObjectName) -> bool {
+        self.namespaces.get(&object.namespace).is_some_and(|together| match kind {
+            ObjectKind::Service => together.services.contains_key(&object.name),
+            kind => together.controllers.contains_key(&(kind, object.name.clone())),
+        })
+    }
+
     /// Returns the names of all objects of this kind, in no particular order.
     pub fn names(&self, kind: ObjectKind) -> Vec<ObjectName> {
         let mut names = Vec::new();

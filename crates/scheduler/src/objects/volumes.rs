@@ -320,6 +320,10 @@ impl Volumes {
         }
     }
 
+    pub fn has_claim(&self, name: &ClaimName) -> bool {
+        self.claims.contains_key(name)
+    }
+
     pub fn apply_claim(&mut self, claim: Claim) -> VolumeNews {
         let name = claim.name.clone();
         let known = self.claims.get_mut(&name);

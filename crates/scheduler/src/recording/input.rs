@@ -112,6 +112,11 @@ pub enum Input<'a> {
         did: Vec<Did>,
         step: AgentStep,
     },
+    /// A pod that does not exist is classified beside these objects.
+    Suppose {
+        pod: Cow<'a, Pod>,
+        beside: Cow<'a, [ClusterObject]>,
+    },
 }
 
 /// What an agent did without the lock; times in nanoseconds, `at` since the start.

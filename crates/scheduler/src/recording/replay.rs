@@ -190,6 +190,7 @@ impl Replay {
             Input::Evaluate(pod) => {
                 let _ = classified(scheduler, &pod);
             }
+            Input::Suppose { pod, beside } => drop(scheduler.suppose(&pod, &beside)),
             Input::Explain { namespace, name } => {
                 if let Some((pod, _)) = scheduler.find_waiting(&namespace, &name) {
                     scheduler.inquire(&mut self.judge, &pod);

@@ -273,6 +273,9 @@ impl Life {
                 if let Some(pod) = self.some_pod() {
                     engine.explain(judge, &pod.namespace, &pod.name);
                     Residents::class_of(&mut engine.clone(), &pod.uid);
+                    let labels: Labels = [("team", "new")].into_iter().collect();
+                    let beside = [ClusterObject::Namespace { name: "ns".into(), labels }];
+                    let _ = engine.suppose(&pod, &beside);
                 }
             }
             21 => {

@@ -20,6 +20,7 @@ use std::time::Duration;
 pub use advice::GangCase;
 pub(super) use advice::GangInquiry;
 use quota::members_within_quotas;
+pub use settle::lacking_message;
 
 use super::charge_walks::{ChargeWalks, Charged};
 use super::{Action, Cluster, Preemption, Scheduler, State, Waiting};
@@ -184,6 +185,10 @@ impl Gang {
 impl Gangs {
     pub(super) fn find(&self, pod: &Peer) -> Option<Membership> {
         self.allocations.find(pod)
+    }
+
+    pub(super) fn allocation(&self, name: &AllocationName) -> Option<Arc<Allocation>> {
+        self.allocations.get(name).cloned()
     }
 
     /// Returns the uid of this gang's object, if it is a PodGroup of Kubernetes.

@@ -251,7 +251,7 @@ impl Preemption {
 
     /// Returns the pods that a pod with this priority and these rights may preempt on each of these nodes. `together`:
     /// the victims of all nodes must leave quotas their guarantees, not only those of each node.
-    fn sites(
+    pub(super) fn sites(
         &self,
         nodes: Vec<NodeId>,
         by: By,

@@ -215,7 +215,7 @@ impl Scheduler {
 
 /// Returns the message for members: kube-scheduler's text about the first unplaced one, and the consequence for the
 /// gang.
-pub(super) fn lacking_message(name: &AllocationName, wanted: &WantedMembers, plan: &GangPlan) -> String {
+pub fn lacking_message(name: &AllocationName, wanted: &WantedMembers, plan: &GangPlan) -> String {
     let nowhere = plan.lacking.as_ref().is_none_or(|lacking| lacking.diagnosis.nodes() == 0);
     let mut text = match &plan.lacking {
         _ if nowhere && wanted.topology.is_some() => {

@@ -1,0 +1,527 @@
+//! Whether the pods of manifests would fit a running scheduler's cluster: its rules place them on the view of an agent that only answers.
+//!
+//! The engine's lock is held to classify pods and to copy changed rows, in slices; nodes are chosen without it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::manifest::{Manifests, TriedWorkload};
+use super::{FitReport, More, Placement, Preempting, Unplaced, WaitingBefore, WorkloadFit};
+use crate::explain::dump::Dump;
+use berth_kube_io::{Interner, LeanObject, LeanPersistentVolumeClaim, LeanPod};
+use berth_model::PreemptionPolicy;
+use berth_scheduler::agent::{Agent, AgentChoice, AgentConfig};
+use berth_scheduler::engine::{Engine, EvaluationError};
+use berth_scheduler::gang::{Allocation, AllocationName, Allocations, UnboundMember, WantedMembers};
+use berth_scheduler::inventory::{NodeId, Occupant};
+use berth_scheduler::objects::ClusterObject;
+use berth_scheduler::preempt::Victims;
+use berth_scheduler::rules::Reasons as NodeReasons;
+use berth_scheduler::scheduler::{QuotaRoom, SupposedPod, lacking_message};
+use berth_server::fit::{FitQuestion, FitRefusal, Fitter};
+
+/// Maximum number of pods of one question, further ones included.
+const PODS_MAX: usize = 1_000;
+/// Maximum number of workloads of one question.
+const WORKLOADS_MAX: usize = 100;
+/// Maximum number of pods of one question for which victims are sought.
+const PREEMPTORS_MAX: usize = 16;
+/// Nodes on which victims are sought for one pod, the cheapest ones.
+const SITES_MAX: usize = 16;
+
+/// Answers with an agent of its own, one question at a time.
+pub struct LiveFit {
+    engine: Engine,
+    agent: Mutex<Agent>,
+    /// The scheduler name of the pods.
+    scheduler: Arc<str>,
+}
+
+impl LiveFit {
+    pub fn new(engine: Engine, agent: AgentConfig, scheduler: Arc<str>) -> Self {
+        LiveFit { engine, agent: Mutex::new(Agent::new(agent)), scheduler }
+    }
+}
+
+impl Fitter for LiveFit {
+    fn fit(&self, question: &FitQuestion) -> Result<Vec<u8>, FitRefusal> {
+        let Some(mut agent) = self.agent.try_lock() else { return Err(FitRefusal::Busy) };
+        let asked = Asked::read(question)?;
+        let known = Known::of(&asked, &self.engine, &self.scheduler)?;
+        self.engine.inform(&mut agent);
+        let mut trial = LiveTrial {
+            engine: &self.engine,
+            agent: &mut agent,
+            now: self.engine.now(),
+            quotas: BTreeMap::new(),
+            preemptors: 0,
+        };
+        let report = trial.answer(&asked, &known);
+        agent.suppose_nothing();
+        serde_json::to_vec(&report).map_err(|error| FitRefusal::Invalid(error.to_string()))
+    }
+}
+
+/// What is asked.
+struct Asked {
+    manifests: Manifests,
+    /// Objects that come with the pods.
+    beside: Vec<ClusterObject>,
+    allocations: Allocations,
+    notes: Vec<String>,
+    more: usize,
+}
+
+impl Asked {
+    fn read(question: &FitQuestion) -> Result<Asked, FitRefusal> {
+        let invalid = |why: String| Err(FitRefusal::Invalid(why));
+        let mut manifests = Manifests::default();
+        if let Err(error) = manifests.read("the manifest", &question.manifests, &question.namespace) {
+            return invalid(error.to_string());
+        }
+        let notes = manifests.resolve_priorities().into_iter().map(|class| {
+            format!(
+                "the priority class {class} is not among the manifests: its pods are tried with priority 0"
+            )
+        });
+        let notes = notes.collect();
+        let workloads = manifests.workloads.len();
+        let pods: usize = manifests.workloads.iter().filter_map(|workload| workload.replicas).sum();
+        if pods > PODS_MAX || workloads > WORKLOADS_MAX || question.more > PODS_MAX {
+            return invalid(format!(
+                "a running scheduler tries at most {PODS_MAX} pods of {WORKLOADS_MAX} workloads, and {PODS_MAX} more of each; the \
+                 manifests ask for {pods} of {workloads}: `berth fit` without --server tries more"
+            ));
+        }
+        let mut dump = Dump::default();
+        manifests.add_objects_to(&mut dump);
+        if let Some(bad) = dump.bad().first() {
+            return invalid(bad.clone());
+        }
+        let (mut beside, mut allocations) = (Vec::new(), Allocations::new(WORKLOADS_MAX));
+        let (objects, mut has_others) = dump.into_objects();
+        for object in objects {
+            match object {
+                ClusterObject::Allocation(allocation) => drop(allocations.apply(*allocation)),
+                // It protects pods that exist.
+                ClusterObject::DisruptionBudget(_) => {}
+                object if object.beside_key().is_some() => beside.push(object),
+                _ => has_others = true,
+            }
+        }
+        if has_others {
+            return invalid(
+                "a running scheduler takes pods, what creates them, and their claims, services, namespaces and groups; other objects \
+                 that change the cluster can be tried by `berth fit` without --server"
+                    .to_owned(),
+            );
+        }
+        if beside.len() > WORKLOADS_MAX {
+            return invalid(format!(
+                "the manifests have more than {WORKLOADS_MAX} claims, services and controllers"
+            ));
+        }
+        Ok(Asked { manifests, beside, allocations, notes, more: question.more })
+    }
+
+    /// Returns the allocation of a pod, and its role there.
+    fn allocation_of(&self, pod: &SupposedPod) -> Option<(Arc<Allocation>, usize)> {
+        let found = self.allocations.find(&pod.holding.peer);
+        let own = found.and_then(|found| Some((self.allocations.get(&found.name)?.clone(), found.role)));
+        own.or_else(|| pod.allocation.clone())
+    }
+}
+
+/// A pod of the manifests.
+#[derive(Clone)]
+struct KnownPod {
+    name: String,
+    /// Its place in [`Known::kinds`].
+    kind: usize,
+    priority: i32,
+    policy: PreemptionPolicy,
+    allocation: Option<Arc<Allocation>>,
+    role: usize,
+}
+
+/// What the scheduler knows of the pods.
+#[derive(Default)]
+struct Known {
+    /// One of each kind.
+    kinds: Vec<SupposedPod>,
+    /// By workload; of a DaemonSet, its template.
+    pods: Vec<Vec<KnownPod>>,
+}
+
+impl Known {
+    fn of(asked: &Asked, engine: &Engine, scheduler: &str) -> Result<Known, FitRefusal> {
+        let (mut known, mut interner) = (Known::default(), Interner::default());
+        for workload in &asked.manifests.workloads {
+            let mut pods: Vec<KnownPod> = Vec::new();
+            for at in 0..workload.replicas.unwrap_or(1) {
+                let (object, claims) = workload.pod(at, scheduler);
+                let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                // Pods without claims of their own are alike.
+                if claims.is_empty()
+                    && let Some(first) = pods.first()
+                {
+                    pods.push(KnownPod { name, ..first.clone() });
+                    continue;
+                }
+                let mut beside = asked.beside.clone();
+                for claim in claims {
+                    let claim: LeanPersistentVolumeClaim = parsed(claim, workload)?;
+                    beside.push(claim.into_object(&mut interner));
+                }
+                let pod = parsed::<LeanPod>(object, workload)?.into_pod(&mut interner);
+                let supposed = engine.suppose(&pod, &beside).map_err(|error| match error {
+                    EvaluationError::NotSynced => FitRefusal::NotReady(error.to_string()),
+                    EvaluationError::Refused(_) => FitRefusal::Invalid(error.to_string()),
+                })?;
+                let (allocation, role) = asked.allocation_of(&supposed).unzip();
+                pods.push(KnownPod {
+                    name,
+                    kind: known.kinds.len(),
+                    priority: pod.priority,
+                    policy: pod.preemption_policy,
+                    allocation,
+                    role: role.unwrap_or_default(),
+                });
+                known.kinds.push(supposed);
+            }
+            known.pods.push(pods);
+        }
+        Ok(known)
+    }
+}
+
+/// What became of a pod.
+#[derive(Clone)]
+enum Fate {
+    Placed(NodeId),
+    /// For this reason; `None`: no node has room for it.
+    Not(Option<String>),
+}
+
+/// Pods that are placed together: those of an allocation, else those of a workload.
+struct Group<'a> {
+    allocation: Option<Arc<Allocation>>,
+    pods: Vec<&'a KnownPod>,
+}
+
+/// Returns the groups in the order of their first pods, and for each pod of each workload its group and its number there.
+fn grouped<'a>(known: &'a Known, workloads: &[TriedWorkload]) -> (Vec<Group<'a>>, Vec<Vec<(usize, usize)>>) {
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    let mut places = Vec::new();
+    for (pods, workload) in known.pods.iter().zip(workloads) {
+        let own = groups.len();
+        let mut of_workload = Vec::new();
+        for pod in pods.iter().filter(|_| workload.replicas.is_some()) {
+            let shared = |group: &Group| match (&group.allocation, &pod.allocation) {
+                (Some(known), Some(allocation)) => known.name == allocation.name,
+                _ => false,
+            };
+            let found = match pod.allocation {
+                Some(_) => groups.iter().position(shared),
+                None => (own..groups.len()).find(|at| groups[*at].allocation.is_none()),
+            };
+            let group = found.unwrap_or(groups.len());
+            if group == groups.len() {
+                groups.push(Group { allocation: pod.allocation.clone(), pods: Vec::new() });
+            }
+            of_workload.push((group, groups[group].pods.len()));
+            groups[group].pods.push(pod);
+        }
+        places.push(of_workload);
+    }
+    (groups, places)
+}
+
+/// The pods of one question on the view of an agent.
+struct LiveTrial<'a> {
+    engine: &'a Engine,
+    agent: &'a mut Agent,
+    now: Duration,
+    /// By name, with the pods that were placed.
+    quotas: BTreeMap<Arc<str>, QuotaRoom>,
+    /// Pods for which victims were sought.
+    preemptors: usize,
+}
+
+impl LiveTrial<'_> {
+    fn answer(&mut self, asked: &Asked, known: &Known) -> FitReport {
+        let manifests = &asked.manifests.workloads;
+        let (groups, places) = grouped(known, manifests);
+        // Daemons come first, as their nodes are chosen already.
+        let daemons = manifests.iter().zip(&known.pods).filter(|(workload, _)| workload.replicas.is_none());
+        let daemons: Vec<_> =
+            daemons.map(|(workload, pods)| self.daemons(workload, &pods[0], known)).collect();
+        let mut daemons = daemons.into_iter();
+        let fates: Vec<Vec<Fate>> = groups.iter().map(|group| self.place(group, known)).collect();
+        let mut workloads = Vec::new();
+        for ((workload, pods), places) in manifests.iter().zip(&known.pods).zip(&places) {
+            let of_pods: Vec<Fate> = places.iter().map(|(group, at)| fates[*group][*at].clone()).collect();
+            workloads.extend(match workload.replicas {
+                Some(_) => Some(self.fit_of(workload, pods, &of_pods, known)),
+                None => daemons.next(),
+            });
+        }
+        for (fit, places) in workloads.iter_mut().zip(&places).filter(|_| asked.more > 0) {
+            if let Some((group, _)) = places.last() {
+                let placed = |fate: &Fate| match fate {
+                    Fate::Placed(node) => Some(*node),
+                    Fate::Not(_) => None,
+                };
+                let nodes: Vec<NodeId> = fates[*group].iter().filter_map(placed).collect();
+                fit.more = Some(self.more(asked.more, &groups[*group], &nodes, known));
+            }
+        }
+        FitReport {
+            api_version: super::API_VERSION.to_owned(),
+            fits: workloads.iter().all(|fit| fit.fit == fit.pods),
+            waiting: WaitingBefore::default(),
+            workloads,
+            notes: asked.notes.clone(),
+        }
+    }
+
+    /// Places the pods of a group together, or one by one if they belong to no allocation.
+    fn place(&mut self, group: &Group, known: &Known) -> Vec<Fate> {
+        let all = |why: String| vec![Fate::Not(Some(why)); group.pods.len()];
+        let allocation = group.allocation.as_deref();
+        if let Some(problem) = allocation.and_then(|allocation| allocation.problem.as_ref()) {
+            return all(problem.to_string());
+        }
+        let need: Box<[u32]> =
+            allocation.iter().flat_map(|gang| gang.roles.iter().map(|role| role.minimum)).collect();
+        let mut fates = vec![Fate::Not(None); group.pods.len()];
+        let mut quotas = self.quotas.clone();
+        let (mut members, mut tried) = (Vec::new(), Vec::new());
+        for (at, pod) in group.pods.iter().enumerate() {
+            match refused(&known.kinds[pod.kind], &mut quotas) {
+                Some(why) => fates[at] = Fate::Not(Some(why)),
+                None => {
+                    members.push(member(pod, known));
+                    tried.push(at);
+                }
+            }
+        }
+        let count = |role: usize| members.iter().filter(|member| member.role == role).count();
+        if let (Some(gang), Some(short)) =
+            (allocation, (0..need.len()).find(|role| count(*role) < need[*role] as usize))
+        {
+            let why = fates.iter().find_map(|fate| match fate {
+                Fate::Not(why) => why.clone(),
+                Fate::Placed(_) => None,
+            });
+            let AllocationName { namespace, name, .. } = &gang.name;
+            return all(why.unwrap_or_else(|| {
+                format!("{namespace}/{name} needs {} pods; the manifests have {}", need[short], count(short))
+            }));
+        }
+        if members.is_empty() {
+            return fates;
+        }
+        let topology = allocation.and_then(|gang| gang.topology.clone());
+        let wanted = WantedMembers { members, need, topology, placed: Vec::new(), reserved: Vec::new() };
+        let plan = self.agent.suppose_all(&wanted, self.now);
+        let why = allocation.map(|gang| lacking_message(&gang.name, &wanted, &plan));
+        tried.iter().for_each(|at| fates[*at] = Fate::Not(why.clone()));
+        if plan.complete {
+            for (member, node) in &plan.places {
+                let at = tried[*member];
+                fates[at] = Fate::Placed(*node);
+                refused(&known.kinds[group.pods[at].kind], &mut self.quotas);
+            }
+        }
+        fates
+    }
+
+    /// Returns how many further pods of a workload get a node, in addition to all that were placed.
+    fn more(&mut self, most: usize, group: &Group, nodes: &[NodeId], known: &Known) -> More {
+        let (Some(last), mut quotas) = (group.pods.last(), self.quotas.clone()) else {
+            return More { pods: 0, at_limit: false };
+        };
+        let kind = &known.kinds[last.kind];
+        let admitted = (0..most).take_while(|_| refused(kind, &mut quotas).is_none());
+        let members: Vec<_> = admitted.map(|_| member(last, known)).collect();
+        let allocation = group.allocation.as_deref();
+        if members.is_empty() || allocation.is_some() && nodes.is_empty() {
+            return More { pods: 0, at_limit: false };
+        }
+        let topology = allocation.and_then(|gang| gang.topology.clone());
+        let wanted = WantedMembers {
+            members,
+            need: Box::default(),
+            topology,
+            placed: nodes.to_vec(),
+            reserved: Vec::new(),
+        };
+        let pods = self.agent.plan_upon(&wanted, None, self.now, |_| {}).places.len();
+        More { pods, at_limit: pods == most }
+    }
+
+    fn fit_of(
+        &mut self,
+        workload: &TriedWorkload,
+        pods: &[KnownPod],
+        fates: &[Fate],
+        known: &Known,
+    ) -> WorkloadFit {
+        let mut fit = empty(workload, pods.len());
+        let mut unplaced = Reasons::default();
+        for (pod, fate) in pods.iter().zip(fates) {
+            match fate {
+                Fate::Placed(node) => {
+                    fit.placements.push(Placement { pod: pod.name.clone(), node: self.name_of(*node) });
+                }
+                Fate::Not(Some(why)) => unplaced.add(&pod.name, why.clone()),
+                Fate::Not(None) => match self.preempt(pod, known) {
+                    Ok((node, victims)) if victims.is_empty() => {
+                        fit.placements.push(Placement { pod: pod.name.clone(), node: self.name_of(node) });
+                    }
+                    Ok((node, victims)) => {
+                        let node = Some(self.name_of(node));
+                        fit.preempting.push(Preempting { pod: pod.name.clone(), node, victims });
+                    }
+                    Err(why) => unplaced.add(&pod.name, why),
+                },
+            }
+        }
+        fit.fit = fit.placements.len();
+        fit.unplaced = unplaced.0;
+        fit
+    }
+
+    /// Returns the node that a pod gets now that others of the manifests have preempted, or by preemption, and its victims, who leave the
+    /// view.
+    ///
+    /// # Errors
+    /// Why it gets none.
+    fn preempt(&mut self, pod: &KnownPod, known: &Known) -> Result<(NodeId, Vec<String>), String> {
+        let kind = &known.kinds[pod.kind];
+        let (node, victims) = match self.agent.choose(&kind.class, self.now, |_| {}) {
+            AgentChoice::Node { node, .. } => (node, Vec::new()),
+            AgentChoice::Nowhere(diagnosis) => match self.victims(pod, kind) {
+                Some(victims) => (victims.node, victims.pods),
+                None => return Err(diagnosis.message(&kind.class, pod.policy)),
+            },
+        };
+        if let Some(why) = refused(kind, &mut self.quotas) {
+            return Err(why);
+        }
+        victims.iter().for_each(|victim| self.agent.suppose_gone(node, &victim.holding));
+        self.agent.suppose_placed(node, &kind.class, &kind.holding);
+        let name = |victim: &Arc<Occupant>| format!("{}/{}", victim.pod.namespace, victim.pod.name);
+        Ok((node, victims.iter().map(name).collect()))
+    }
+
+    /// Returns the cheapest victims of a pod that fits nowhere.
+    fn victims(&mut self, pod: &KnownPod, kind: &SupposedPod) -> Option<Victims> {
+        if pod.policy != PreemptionPolicy::PreemptLowerPriority || self.preemptors == PREEMPTORS_MAX {
+            return None;
+        }
+        self.preemptors += 1;
+        let survey = self.agent.survey(&kind.class, pod.priority, &[], self.now, |_| {}).ok()?;
+        // The cheapest are the last.
+        let nodes: Vec<_> = survey.candidates.iter().rev().take(SITES_MAX).copied().collect();
+        let (sites, budgets) = self.engine.sites_of(&nodes, pod.priority);
+        let found =
+            sites.iter().filter_map(|site| self.agent.dry_run(&kind.class, site, &budgets, self.now).ok());
+        found.min_by_key(Victims::cost)
+    }
+
+    /// Places a pod on each node that a DaemonSet selects.
+    fn daemons(&mut self, workload: &TriedWorkload, pod: &KnownPod, known: &Known) -> WorkloadFit {
+        let never =
+            NodeReasons::TAINTS | NodeReasons::AFFINITY | NodeReasons::NOT_NAMED | NodeReasons::UNSCHEDULABLE;
+        let kind = &known.kinds[pod.kind];
+        self.agent.choose(&kind.class, self.now, |_| {});
+        let mut fit = empty(workload, 0);
+        let mut unplaced = Reasons::default();
+        for (node, standing) in self.agent.standings(kind.class.id) {
+            if standing.as_ref().is_err_and(|why| why.has(never)) {
+                continue;
+            }
+            fit.pods += 1;
+            let on = self.name_of(node);
+            let name = format!("{}@{on}", workload.name);
+            let why = match standing {
+                Ok(_) => refused(kind, &mut self.quotas),
+                Err(why) => Some(format!("on node {on}: {}", why.texts(&kind.class).join(", "))),
+            };
+            match why {
+                Some(why) => unplaced.add(&name, why),
+                None => {
+                    self.agent.suppose_placed(node, &kind.class, &kind.holding);
+                    fit.placements.push(Placement { pod: name, node: on });
+                }
+            }
+        }
+        fit.fit = fit.placements.len();
+        fit.unplaced = unplaced.0;
+        fit
+    }
+
+    fn name_of(&self, node: NodeId) -> String {
+        self.agent.view().row(node).node.as_ref().map(|node| node.name.to_string()).unwrap_or_default()
+    }
+}
+
+/// Pods without a node, by reason.
+#[derive(Default)]
+struct Reasons(Vec<Unplaced>);
+
+impl Reasons {
+    fn add(&mut self, pod: &str, message: String) {
+        match self.0.iter_mut().find(|known| known.message == message) {
+            Some(known) => known.pods += 1,
+            None => self.0.push(Unplaced { pods: 1, pod: pod.to_owned(), message, remedies: Vec::new() }),
+        }
+    }
+}
+
+/// Returns why such a pod is not scheduled, however much room there is; else its quota is charged.
+fn refused(kind: &SupposedPod, quotas: &mut BTreeMap<Arc<str>, QuotaRoom>) -> Option<String> {
+    if let Some(why) = &kind.refused {
+        return Some(why.to_string());
+    }
+    let room = kind.quota.as_ref()?;
+    let room = quotas.entry(room.name.clone()).or_insert_with(|| room.clone());
+    let why = room.refuses(&kind.holding.usage);
+    if why.is_none() {
+        room.charge(&kind.holding.usage);
+    }
+    why
+}
+
+fn member(pod: &KnownPod, known: &Known) -> UnboundMember {
+    let SupposedPod { class, holding, .. } = &known.kinds[pod.kind];
+    UnboundMember {
+        uid: pod.name.as_str().into(),
+        class: class.clone(),
+        holding: holding.clone(),
+        role: pod.role,
+    }
+}
+
+fn empty(workload: &TriedWorkload, pods: usize) -> WorkloadFit {
+    WorkloadFit {
+        kind: workload.kind.clone(),
+        namespace: workload.namespace.clone(),
+        name: workload.name.clone(),
+        pods,
+        ..WorkloadFit::default()
+    }
+}
+
+fn parsed<T: DeserializeOwned>(object: Value, workload: &TriedWorkload) -> Result<T, FitRefusal> {
+    serde_json::from_value(object).map_err(|error| {
+        FitRefusal::Invalid(format!("{} {}/{}: {error}", workload.kind, workload.namespace, workload.name))
+    })
+}
