@@ -2,7 +2,7 @@
 //!
 //! The engine's lock is held to classify pods and to copy changed rows, in slices; nodes are chosen without it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use berth_scheduler::engine::{Engine, EvaluationError};
 use berth_scheduler::gang::{Allocation, AllocationName, Allocations, UnboundMember, WantedMembers};
 use berth_scheduler::inventory::{NodeId, Occupant};
 use berth_scheduler::objects::ClusterObject;
-use berth_scheduler::preempt::Victims;
+use berth_scheduler::preempt::{Site, Victims};
 use berth_scheduler::rules::Reasons as NodeReasons;
 use berth_scheduler::scheduler::{QuotaRoom, SupposedPod, lacking_message};
 use berth_server::fit::{FitQuestion, FitRefusal, Fitter};
@@ -29,6 +29,8 @@ use berth_server::fit::{FitQuestion, FitRefusal, Fitter};
 const PODS_MAX: usize = 1_000;
 /// Maximum number of workloads of one question.
 const WORKLOADS_MAX: usize = 100;
+/// Maximum number of objects that come with one pod.
+const BESIDE_MAX: usize = 200;
 /// Maximum number of pods of one question for which victims are sought.
 const PREEMPTORS_MAX: usize = 16;
 /// Nodes on which victims are sought for one pod, the cheapest ones.
@@ -60,6 +62,7 @@ impl Fitter for LiveFit {
             now: self.engine.now(),
             quotas: BTreeMap::new(),
             preemptors: 0,
+            gone: BTreeSet::new(),
         };
         let report = trial.answer(&asked, &known);
         agent.suppose_nothing();
@@ -121,11 +124,6 @@ impl Asked {
                     .to_owned(),
             );
         }
-        if beside.len() > WORKLOADS_MAX {
-            return invalid(format!(
-                "the manifests have more than {WORKLOADS_MAX} claims, services and controllers"
-            ));
-        }
         Ok(Asked { manifests, beside, allocations, notes, more: question.more })
     }
 
@@ -149,11 +147,17 @@ struct KnownPod {
     role: usize,
 }
 
+/// A pod as the scheduler would know it, or why it is not scheduled, however much room there is.
+type Kind = Result<SupposedPod, String>;
+
+/// What quotas admit, by name.
+type QuotaRooms = BTreeMap<Arc<str>, QuotaRoom>;
+
 /// What the scheduler knows of the pods.
 #[derive(Default)]
 struct Known {
     /// One of each kind.
-    kinds: Vec<SupposedPod>,
+    kinds: Vec<Kind>,
     /// By workload; of a DaemonSet, its template.
     pods: Vec<Vec<KnownPod>>,
 }
@@ -174,16 +178,26 @@ impl Known {
                     continue;
                 }
                 let mut beside = asked.beside.clone();
+                if beside.len() + claims.len() > BESIDE_MAX {
+                    return Err(FitRefusal::Invalid(format!(
+                        "{} {name}: a pod comes with at most {BESIDE_MAX} claims, services and controllers",
+                        workload.kind
+                    )));
+                }
                 for claim in claims {
                     let claim: LeanPersistentVolumeClaim = parsed(claim, workload)?;
                     beside.push(claim.into_object(&mut interner));
                 }
                 let pod = parsed::<LeanPod>(object, workload)?.into_pod(&mut interner);
-                let supposed = engine.suppose(&pod, &beside).map_err(|error| match error {
-                    EvaluationError::NotSynced => FitRefusal::NotReady(error.to_string()),
-                    EvaluationError::Refused(_) => FitRefusal::Invalid(error.to_string()),
-                })?;
-                let (allocation, role) = asked.allocation_of(&supposed).unzip();
+                let supposed = match engine.suppose(&pod, &beside) {
+                    Ok(supposed) => Ok(supposed),
+                    Err(error @ EvaluationError::NotSynced) => {
+                        return Err(FitRefusal::NotReady(error.to_string()));
+                    }
+                    Err(EvaluationError::Refused(why)) => Err(why.to_string()),
+                };
+                let (allocation, role) =
+                    supposed.as_ref().ok().and_then(|pod| asked.allocation_of(pod)).unzip();
                 pods.push(KnownPod {
                     name,
                     kind: known.kinds.len(),
@@ -248,9 +262,11 @@ struct LiveTrial<'a> {
     agent: &'a mut Agent,
     now: Duration,
     /// By name, with the pods that were placed.
-    quotas: BTreeMap<Arc<str>, QuotaRoom>,
+    quotas: QuotaRooms,
     /// Pods for which victims were sought.
     preemptors: usize,
+    /// Uids of their victims.
+    gone: BTreeSet<Arc<str>>,
 }
 
 impl LiveTrial<'_> {
@@ -303,10 +319,10 @@ impl LiveTrial<'_> {
         let mut quotas = self.quotas.clone();
         let (mut members, mut tried) = (Vec::new(), Vec::new());
         for (at, pod) in group.pods.iter().enumerate() {
-            match refused(&known.kinds[pod.kind], &mut quotas) {
-                Some(why) => fates[at] = Fate::Not(Some(why)),
-                None => {
-                    members.push(member(pod, known));
+            match member(pod, &known.kinds[pod.kind], &mut quotas) {
+                Err(why) => fates[at] = Fate::Not(Some(why)),
+                Ok(member) => {
+                    members.push(member);
                     tried.push(at);
                 }
             }
@@ -336,7 +352,9 @@ impl LiveTrial<'_> {
             for (member, node) in &plan.places {
                 let at = tried[*member];
                 fates[at] = Fate::Placed(*node);
-                refused(&known.kinds[group.pods[at].kind], &mut self.quotas);
+                if let Ok(kind) = &known.kinds[group.pods[at].kind] {
+                    let _ = admit(kind, &mut self.quotas);
+                }
             }
         }
         fates
@@ -348,8 +366,7 @@ impl LiveTrial<'_> {
             return More { pods: 0, at_limit: false };
         };
         let kind = &known.kinds[last.kind];
-        let admitted = (0..most).take_while(|_| refused(kind, &mut quotas).is_none());
-        let members: Vec<_> = admitted.map(|_| member(last, known)).collect();
+        let members: Vec<_> = (0..most).map_while(|_| member(last, kind, &mut quotas).ok()).collect();
         let allocation = group.allocation.as_deref();
         if members.is_empty() || allocation.is_some() && nodes.is_empty() {
             return More { pods: 0, at_limit: false };
@@ -404,25 +421,23 @@ impl LiveTrial<'_> {
     /// # Errors
     /// Why it gets none.
     fn preempt(&mut self, pod: &KnownPod, known: &Known) -> Result<(NodeId, Vec<String>), String> {
-        let kind = &known.kinds[pod.kind];
+        let kind = known.kinds[pod.kind].as_ref().map_err(String::clone)?;
         let (node, victims) = match self.agent.choose(&kind.class, self.now, |_| {}) {
             AgentChoice::Node { node, .. } => (node, Vec::new()),
             AgentChoice::Nowhere(diagnosis) => match self.victims(pod, kind) {
-                Some(victims) => (victims.node, victims.pods),
+                Some(found) => found,
                 None => return Err(diagnosis.message(&kind.class, pod.policy)),
             },
         };
-        if let Some(why) = refused(kind, &mut self.quotas) {
-            return Err(why);
-        }
-        victims.iter().for_each(|victim| self.agent.suppose_gone(node, &victim.holding));
+        admit(kind, &mut self.quotas)?;
         self.agent.suppose_placed(node, &kind.class, &kind.holding);
         let name = |victim: &Arc<Occupant>| format!("{}/{}", victim.pod.namespace, victim.pod.name);
         Ok((node, victims.iter().map(name).collect()))
     }
 
-    /// Returns the cheapest victims of a pod that fits nowhere.
-    fn victims(&mut self, pod: &KnownPod, kind: &SupposedPod) -> Option<Victims> {
+    /// Returns the node where a pod that fits nowhere preempts the cheapest victims. They leave the view, but for members of gangs
+    /// on other nodes.
+    fn victims(&mut self, pod: &KnownPod, kind: &SupposedPod) -> Option<(NodeId, Vec<Arc<Occupant>>)> {
         if pod.policy != PreemptionPolicy::PreemptLowerPriority || self.preemptors == PREEMPTORS_MAX {
             return None;
         }
@@ -430,20 +445,42 @@ impl LiveTrial<'_> {
         let survey = self.agent.survey(&kind.class, pod.priority, &[], self.now, |_| {}).ok()?;
         // The cheapest are the last.
         let nodes: Vec<_> = survey.candidates.iter().rev().take(SITES_MAX).copied().collect();
-        let (sites, budgets) = self.engine.sites_of(&nodes, pod.priority);
-        let found =
-            sites.iter().filter_map(|site| self.agent.dry_run(&kind.class, site, &budgets, self.now).ok());
-        found.min_by_key(Victims::cost)
+        let (mut sites, budgets) = self.engine.sites_of(&nodes, pod.priority);
+        let mut cheapest: Option<(Victims, &Site)> = None;
+        for site in &mut sites {
+            site.pods.retain(|there| !self.gone.contains(&there.pod.pod.uid));
+            // The view is older than the sites.
+            if self.agent.view().row(site.node).revision == site.revision
+                && let Ok(victims) = self.agent.dry_run(&kind.class, site, &budgets, self.now)
+                && cheapest.as_ref().is_none_or(|(known, _)| victims.cost() < known.cost())
+            {
+                cheapest = Some((victims, site));
+            }
+        }
+        let (victims, site) = cheapest?;
+        for victim in &victims.pods {
+            if site.pods.iter().any(|there| there.pod.pod.uid == victim.pod.uid) {
+                self.agent.suppose_gone(site.node, &victim.holding);
+                self.gone.insert(victim.pod.uid.clone());
+            }
+        }
+        Some((site.node, victims.pods))
     }
 
     /// Places a pod on each node that a DaemonSet selects.
     fn daemons(&mut self, workload: &TriedWorkload, pod: &KnownPod, known: &Known) -> WorkloadFit {
         let never =
             NodeReasons::TAINTS | NodeReasons::AFFINITY | NodeReasons::NOT_NAMED | NodeReasons::UNSCHEDULABLE;
-        let kind = &known.kinds[pod.kind];
-        self.agent.choose(&kind.class, self.now, |_| {});
         let mut fit = empty(workload, 0);
         let mut unplaced = Reasons::default();
+        let kind = match &known.kinds[pod.kind] {
+            Ok(kind) => kind,
+            Err(why) => {
+                unplaced.add(&pod.name, why.clone());
+                return WorkloadFit { pods: 1, unplaced: unplaced.0, ..fit };
+            }
+        };
+        self.agent.choose(&kind.class, self.now, |_| {});
         for (node, standing) in self.agent.standings(kind.class.id) {
             if standing.as_ref().is_err_and(|why| why.has(never)) {
                 continue;
@@ -452,7 +489,7 @@ impl LiveTrial<'_> {
             let on = self.name_of(node);
             let name = format!("{}@{on}", workload.name);
             let why = match standing {
-                Ok(_) => refused(kind, &mut self.quotas),
+                Ok(_) => admit(kind, &mut self.quotas).err(),
                 Err(why) => Some(format!("on node {on}: {}", why.texts(&kind.class).join(", "))),
             };
             match why {
@@ -486,28 +523,31 @@ impl Reasons {
     }
 }
 
-/// Returns why such a pod is not scheduled, however much room there is; else its quota is charged.
-fn refused(kind: &SupposedPod, quotas: &mut BTreeMap<Arc<str>, QuotaRoom>) -> Option<String> {
-    if let Some(why) = &kind.refused {
-        return Some(why.to_string());
-    }
-    let room = kind.quota.as_ref()?;
+/// Charges the quota of such a pod.
+///
+/// # Errors
+/// Why the quota does not admit it.
+fn admit(kind: &SupposedPod, quotas: &mut QuotaRooms) -> Result<(), String> {
+    let Some(room) = &kind.quota else { return Ok(()) };
     let room = quotas.entry(room.name.clone()).or_insert_with(|| room.clone());
-    let why = room.refuses(&kind.holding.usage);
-    if why.is_none() {
-        room.charge(&kind.holding.usage);
+    match room.refuses(&kind.holding.usage) {
+        Some(why) => Err(why),
+        None => {
+            room.charge(&kind.holding.usage);
+            Ok(())
+        }
     }
-    why
 }
 
-fn member(pod: &KnownPod, known: &Known) -> UnboundMember {
-    let SupposedPod { class, holding, .. } = &known.kinds[pod.kind];
-    UnboundMember {
-        uid: pod.name.as_str().into(),
-        class: class.clone(),
-        holding: holding.clone(),
-        role: pod.role,
-    }
+/// Returns a pod that may be placed, and charges its quota.
+///
+/// # Errors
+/// Why it is not scheduled, however much room there is.
+fn member(pod: &KnownPod, kind: &Kind, quotas: &mut QuotaRooms) -> Result<UnboundMember, String> {
+    let kind = kind.as_ref().map_err(String::clone)?;
+    admit(kind, quotas)?;
+    let (class, holding) = (kind.class.clone(), kind.holding.clone());
+    Ok(UnboundMember { uid: pod.name.as_str().into(), class, holding, role: pod.role })
 }
 
 fn empty(workload: &TriedWorkload, pods: usize) -> WorkloadFit {

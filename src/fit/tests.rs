@@ -213,6 +213,23 @@ fn victims_are_named_and_more_important_pods_stay() {
 }
 
 #[test]
+fn a_victim_leaves_once_however_many_pods_preempt_on_its_node() {
+    let mut cluster = Objects::default();
+    cluster.node("a", 0, 4_000, json!([]));
+    cluster.bound("low-1", "a", 1_900, 1);
+    cluster.bound("low-2", "a", 1_900, 1);
+    let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "mid"}, "value": 100});
+    let mut web = deployment("web", 3, 2_000);
+    web["spec"]["template"]["spec"]["priorityClassName"] = "mid".into();
+    let fit = &cluster.live(&format!("{class}\n{web}\n"), 5).workloads[0];
+    let mut victims: Vec<_> = fit.preempting.iter().flat_map(|it| it.victims.clone()).collect();
+    victims.sort();
+    assert_eq!(victims, ["default/low-1", "default/low-2"]);
+    assert_eq!((fit.fit, fit.unplaced[0].pods), (0, 1));
+    assert_eq!(fit.more.map(|more| more.pods), Some(0));
+}
+
+#[test]
 fn what_a_running_scheduler_cannot_try_is_refused_with_the_reason() {
     with_engine(|engine, agent| {
         let live = LiveFit::new(engine.clone(), agent, "berth".into());

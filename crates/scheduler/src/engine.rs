@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 pub use advice::AdviceInput;
-pub(crate) use evaluation::classified;
 pub use evaluation::{Evaluation, EvaluationError, NodeNames};
+pub(crate) use evaluation::{classified, supposed};
 pub use operation::Operation;
 pub use snapshots::{LimitsReached, Statistics};
 

@@ -43,6 +43,10 @@ const FITTER: u64 = JUDGE + 1;
 /// the memory.
 const JUDGED_CLASSES: usize = 10_000;
 
+/// The same for questions what would fit: room for the classes of one question.
+const FITTED_CLASSES: usize = 2_048;
+const FITTED_BYTES: usize = 32 << 20;
+
 /// Returns the handlers of everything that is configured.
 pub(super) fn routes(
     tasks: &mut Tasks,
@@ -86,7 +90,9 @@ pub(super) fn routes(
     let ui = Arc::new(Feed::new(engine.clone(), fragmentation.clone(), sources.ui.clone()));
     let scheduler =
         config.scheduler_names.first().map_or_else(|| "berth".into(), |name| Arc::from(name.as_str()));
-    let fitter = Arc::new(LiveFit::new(engine.clone(), AgentConfig { seed: FITTER, ..agent }, scheduler));
+    let bytes = agent.cache.bytes.min(FITTED_BYTES);
+    let cache = CacheLimits { slots: FITTED_CLASSES, bytes, ..agent.cache };
+    let fitter = Arc::new(LiveFit::new(engine.clone(), AgentConfig { seed: FITTER, cache }, scheduler));
     let fit = FitEndpoint { fitter, counters: sources.fit.clone() };
     Ok(Served { metrics, health, judge, extender, guard, mutate: None, fragmentation, ui, fit })
 }

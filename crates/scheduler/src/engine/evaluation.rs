@@ -95,13 +95,10 @@ impl Engine {
     /// Bounded by `beside`.
     ///
     /// # Errors
-    /// Not all nodes and pods are known yet.
+    /// Why it cannot be evaluated.
     pub fn suppose(&self, pod: &Pod, beside: &[ClusterObject]) -> Result<SupposedPod, EvaluationError> {
         let heard = self.heard(|| Input::Suppose { pod: Cow::Borrowed(pod), beside: beside.into() });
-        self.hear(Operation::Evaluation, heard, |scheduler, _| match scheduler.synced() {
-            true => Ok(scheduler.suppose(pod, beside)),
-            false => Err(EvaluationError::NotSynced),
-        })
+        self.hear(Operation::Evaluation, heard, |scheduler, _| supposed(scheduler, pod, beside))
     }
 
     /// Returns the pods that a pod with this priority may preempt on each of these nodes, and the disruption budgets. Changes nothing.
@@ -148,11 +145,21 @@ impl Engine {
 
 /// Returns the class of a pod of another scheduler.
 pub(crate) fn classified(scheduler: &mut Scheduler, pod: &Pod) -> Result<Arc<Class>, EvaluationError> {
+    may_classify(scheduler, pod).map(|()| scheduler.class_of(pod))
+}
+
+/// Returns what would be known of a pod that does not exist.
+pub(crate) fn supposed(
+    scheduler: &mut Scheduler,
+    pod: &Pod,
+    beside: &[ClusterObject],
+) -> Result<SupposedPod, EvaluationError> {
+    may_classify(scheduler, pod).map(|()| scheduler.suppose(pod, beside))
+}
+
+fn may_classify(scheduler: &Scheduler, pod: &Pod) -> Result<(), EvaluationError> {
     if !scheduler.synced() {
         return Err(EvaluationError::NotSynced);
     }
-    match PodRefusal::of(pod) {
-        Some(refusal) => Err(refusal.into()),
-        None => Ok(scheduler.class_of(pod)),
-    }
+    PodRefusal::of(pod).map_or(Ok(()), |refusal| Err(refusal.into()))
 }

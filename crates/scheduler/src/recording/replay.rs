@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::recorder::decision;
 use super::{AgentStep, Did, FORMAT, Input, Opening, RecordingEntry};
 use crate::agent::{Agent, AgentConfig, CacheChange, CacheLimits};
-use crate::engine::{AgentWork, Answer, Next, Turn, classified};
+use crate::engine::{AgentWork, Answer, Next, Turn, classified, supposed};
 use crate::scheduler::{Growth, Scheduler, Task};
 
 /// A scheduler that hears what a recording holds.
@@ -190,7 +190,9 @@ impl Replay {
             Input::Evaluate(pod) => {
                 let _ = classified(scheduler, &pod);
             }
-            Input::Suppose { pod, beside } => drop(scheduler.suppose(&pod, &beside)),
+            Input::Suppose { pod, beside } => {
+                let _ = supposed(scheduler, &pod, &beside);
+            }
             Input::Explain { namespace, name } => {
                 if let Some((pod, _)) = scheduler.find_waiting(&namespace, &name) {
                     scheduler.inquire(&mut self.judge, &pod);

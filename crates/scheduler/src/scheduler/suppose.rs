@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{PodRefusal, Scheduler};
+use super::Scheduler;
 use crate::class::Class;
 use crate::gang::Allocation;
 use crate::inventory::NodeId;
@@ -16,8 +16,6 @@ use berth_model::{Holding, Pod, Usage};
 pub struct SupposedPod {
     pub class: Arc<Class>,
     pub holding: Holding,
-    /// Why it would not be scheduled, however much room there is.
-    pub refused: Option<Arc<str>>,
     /// Its allocation in the cluster, and its role there.
     pub allocation: Option<(Arc<Allocation>, usize)>,
     pub quota: Option<QuotaRoom>,
@@ -75,8 +73,7 @@ impl Scheduler {
         });
         let allocation = self.gangs.find(&holding.peer);
         let allocation = allocation.and_then(|found| Some((self.gangs.allocation(&found.name)?, found.role)));
-        let refused = PodRefusal::of(pod).map(|why| why.to_string().into());
-        SupposedPod { class, holding, refused, allocation, quota }
+        SupposedPod { class, holding, allocation, quota }
     }
 
     /// Returns the pods that a pod with this priority, beyond the guarantee of any quota, may preempt on each of these nodes, and the
