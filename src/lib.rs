@@ -11,5 +11,6 @@ pub mod drain;
 pub mod explain;
 pub mod fit;
 pub mod recording;
+pub mod top;
 mod trial;
 pub mod why;

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         Command::Fit(options) => return berth::cli::fit(&options),
         Command::Drain(options) => return berth::cli::drain(&options),
         Command::Why(options) => return berth::cli::why(&options),
+        Command::Top(options) => return berth::cli::top(&options),
         Command::Ui(options) => return berth::cli::ui(&options),
         Command::Recommend(options) => return berth::cli::recommend(&options),
         Command::Replay(options) => return berth::cli::replay(&options),

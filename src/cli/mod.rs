@@ -19,6 +19,7 @@ mod run;
 mod server;
 mod shell;
 mod simulate;
+mod top;
 mod ui;
 mod why;
 
@@ -36,6 +37,7 @@ pub use replay::{ReplayOptions, replay};
 pub use run::{RunOptions, run};
 pub use shell::{CompletionOptions, ManOptions, completion, man};
 pub use simulate::{SimulateOptions, simulate};
+pub use top::{TopOptions, top};
 pub use ui::{UiOptions, ui};
 pub use why::{WhyOptions, why};
 
@@ -65,6 +67,8 @@ pub enum Command {
     Drain(DrainOptions),
     /// Tell why a placed pod has its node: what was compared, what decided, and how long each stage took.
     Why(WhyOptions),
+    /// Watch a running berth in this terminal: nodes, queue, gangs, quotas and agents, live.
+    Top(TopOptions),
     /// Serve the page of a running berth to a browser on this machine: nodes, queue, agents, gangs and quotas, live.
     Ui(UiOptions),
     /// Recommend requests of containers from their usage in Prometheus; or backtest estimators on recorded

@@ -92,7 +92,7 @@ fn run(options: &UiOptions) -> Result<(), Failure> {
     })
 }
 
-fn refused(server: &Url, status: StatusCode, body: &str) -> anyhow::Error {
+pub(super) fn refused(server: &Url, status: StatusCode, body: &str) -> anyhow::Error {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => anyhow!(
             "{server} refuses: give --token-file of a user whose ClusterRole allows `get` of /ui/ and /ui/*: {body}"

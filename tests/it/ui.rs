@@ -22,6 +22,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::Api;
 use serde_json::{Value, json};
 
+use crate::explain::run;
 use crate::report::browser::Screen;
 use crate::report::{DESKTOP, PHONE, TEXT_SIZE_MIN};
 use crate::serving::client::{Ca, in_seconds};
@@ -369,6 +370,24 @@ async fn a_running_berth_shows_its_nodes_and_why_pods_wait_and_its_end_waits_for
     assert!(message.contains("Insufficient cpu"), "{message}");
     assert_eq!(find(&events, "totals")["queues"]["unschedulable"], 2);
     assert_eq!(find(&events, "totals")["leading"], true);
+
+    let server = format!("http://{address}");
+    for (view, expected) in [
+        (
+            "nodes",
+            &["1 nodes · 4 pods bound · 2 wait", "queues: unschedulable 2", "north", "■■■■■■■■■■ 100%"][..],
+        ),
+        ("queue", &["default/web-", "parked", "Insufficient cpu"]),
+        ("agents", &["requests"]),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+        let ran = run(command.args(["top", "--server", &server, "--once", "--view", view]), b"");
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        expected.iter().for_each(|expected| assert!(ran.out.contains(expected), "{expected}:\n{}", ran.out));
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+    let ran = run(command.args(["top", "--server", &server]), b"");
+    assert!(ran.code == 2 && ran.err.contains("--once"), "{}", ran.err);
 
     let mut viewer = http().get(format!("http://{address}/ui/stream")).send().await.expect("a stream");
     await_until(SOON, "it is counted", async || berth.metric("berth_ui_viewers").await >= 1.0).await;

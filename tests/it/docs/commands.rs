@@ -400,6 +400,11 @@ const COVERED: &[Document] = &[
                 "berth ui --server https://127.0.0.1:10260 --token-file token --insecure-skip-tls-verify",
                 "tests/it/ui.rs, over HTTPS with certificates and RBAC",
             ),
+            ("berth top --server http://127.0.0.1:10261", "src/top/tests.rs; a terminal is needed"),
+            (
+                "berth top --server http://127.0.0.1:10261 --view queue --once",
+                "tests/it/ui.rs, on a real API server",
+            ),
         ],
     },
     Document {
