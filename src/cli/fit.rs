@@ -83,12 +83,11 @@ async fn asked(options: &FitOptions, server: &Url) -> Result<FitReport, Failure>
             manifests += &format!("{document}\n");
         }
     }
-    let mut url = server.join("/fit").with_context(|| format!("{server} is no address of a server"))?;
-    url.query_pairs_mut()
-        .append_pair("namespace", &options.namespace)
-        .append_pair("max", &options.max.to_string());
-    let (status, body) =
-        options.access.ask(server, |client| client.post(url).body(manifests), TIMEOUT).await?;
+    let client = options.access.client(server, Some(TIMEOUT))?;
+    let query = [("namespace", options.namespace.as_str()), ("max", &options.max.to_string())];
+    let answer = client.post("/fit", &query, manifests).await?;
+    let status = answer.status();
+    let body = client.text(answer).await?;
     match status {
         StatusCode::OK => {
             let report: FitReport = serde_json::from_str(&body)

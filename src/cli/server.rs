@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, StatusCode, Url};
+use reqwest::{Certificate, Client, RequestBuilder, Response, Url};
 
 use super::failure::Failure;
 
@@ -25,11 +25,22 @@ pub struct ServerAccess {
     pub insecure_skip_tls_verify: bool,
 }
 
+/// A process that can be asked.
+pub struct ServerClient {
+    pub server: Url,
+    client: Client,
+    token: Option<String>,
+}
+
 impl ServerAccess {
-    /// Returns a client without a time limit for answers.
-    pub fn client(&self) -> Result<ClientBuilder> {
+    /// Prepares requests to `server`. `timeout`: that of a whole answer; `None`: it may go on for ever.
+    pub fn client(&self, server: &Url, timeout: Option<Duration>) -> Result<ServerClient, Failure> {
+        let token = self.token(server)?;
         // A proxy would not reach a port on this machine.
         let mut client = Client::builder().no_proxy().connect_timeout(CONNECT);
+        if let Some(timeout) = timeout {
+            client = client.timeout(timeout);
+        }
         if let Some(file) = &self.certificate_authority {
             let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
             let certificates = Certificate::from_pem_bundle(&bytes)
@@ -39,29 +50,12 @@ impl ServerAccess {
         if self.insecure_skip_tls_verify {
             client = client.tls_danger_accept_invalid_certs(true);
         }
-        Ok(client)
-    }
-
-    /// Sends one request to `server` and returns the answer.
-    pub async fn ask(
-        &self,
-        server: &Url,
-        request: impl FnOnce(Client) -> RequestBuilder,
-        timeout: Duration,
-    ) -> Result<(StatusCode, String), Failure> {
-        let client = self.client()?.timeout(timeout).build().context("cannot create an HTTP client")?;
-        let mut request = request(client);
-        if let Some(token) = self.token(server)? {
-            request = request.bearer_auth(token);
-        }
-        let answer = request.send().await.with_context(|| format!("cannot ask {server}"))?;
-        let status = answer.status();
-        let body = answer.text().await.with_context(|| format!("the answer of {server} broke off"))?;
-        Ok((status, body.trim().to_owned()))
+        let client = client.build().context("cannot create an HTTP client")?;
+        Ok(ServerClient { server: server.clone(), client, token })
     }
 
     /// Returns the token to send to `server`.
-    pub fn token(&self, server: &Url) -> Result<Option<String>, Failure> {
+    fn token(&self, server: &Url) -> Result<Option<String>, Failure> {
         let Some(file) = &self.token_file else { return Ok(None) };
         if server.scheme() != "https" {
             return Err(Failure::Input(anyhow!("a token is only sent over HTTPS, and --server is {server}")));
@@ -69,5 +63,39 @@ impl ServerAccess {
         let token =
             std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         Ok(Some(token.trim().to_owned()))
+    }
+}
+
+impl ServerClient {
+    /// Gets this path.
+    pub async fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Response> {
+        self.send(self.client.get(self.url(path, query)?)).await
+    }
+
+    /// Posts a body to this path.
+    pub async fn post(&self, path: &str, query: &[(&str, &str)], body: String) -> Result<Response> {
+        self.send(self.client.post(self.url(path, query)?).body(body)).await
+    }
+
+    /// Reads the rest of an answer.
+    pub async fn text(&self, answer: Response) -> Result<String> {
+        let text = answer.text().await.with_context(|| format!("the answer of {} broke off", self.server))?;
+        Ok(text.trim().to_owned())
+    }
+
+    fn url(&self, path: &str, query: &[(&str, &str)]) -> Result<Url> {
+        let url = self.server.join(path);
+        let mut url = url.with_context(|| format!("{} is no address of a server", self.server))?;
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        Ok(url)
+    }
+
+    async fn send(&self, mut request: RequestBuilder) -> Result<Response> {
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        request.send().await.with_context(|| format!("cannot ask {}", self.server))
     }
 }

@@ -9,14 +9,14 @@ use clap::{Args, ValueEnum};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use reqwest::{Client, Response, Url};
+use reqwest::{Response, Url};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::failure::Failure;
 use super::output::width;
 use super::reading::runtime;
-use super::server::ServerAccess;
+use super::server::{ServerAccess, ServerClient};
 use super::ui::refused;
 use crate::top::{EventReader, TopKey, TopScreen, TopState, draw};
 
@@ -72,42 +72,26 @@ fn run(options: &TopOptions) -> Result<(), Failure> {
     if !options.once && !is_terminal {
         return Err(Failure::Input(anyhow!("the output is no terminal: --once prints one look as text")));
     }
-    let token = options.access.token(&options.server)?;
-    let client = options.access.client()?.build().context("cannot create an HTTP client")?;
-    let source = Source { server: options.server.clone(), client, token };
-    let mut view = TopScreen::new(std::env::var_os("NO_COLOR").is_some());
-    view.step(TopKey::Tab(options.view as usize));
+    let server = options.access.client(&options.server, None)?;
+    let mut screen = TopScreen::new(std::env::var_os("NO_COLOR").is_some());
+    screen.press(TopKey::Tab(options.view as usize));
     runtime()?.block_on(async {
-        let stream = source.open().await?;
+        let stream = open(&server).await?;
         match options.once {
-            true => print_once(stream, &mut view).await?,
-            false => watch(&source, stream, view).await?,
+            true => print_once(stream, &mut screen).await?,
+            false => watch(&server, stream, screen).await?,
         }
         Ok(())
     })
 }
 
-/// The stream of a process.
-struct Source {
-    server: Url,
-    client: Client,
-    token: Option<String>,
-}
-
-impl Source {
-    async fn open(&self) -> Result<Response> {
-        let url = self.server.join("/ui/stream");
-        let url = url.with_context(|| format!("{} is no address of a server", self.server))?;
-        let mut request = self.client.get(url);
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
-        }
-        let answer = request.send().await.with_context(|| format!("cannot ask {}", self.server))?;
-        let status = answer.status();
-        match status.is_success() {
-            true => Ok(answer),
-            false => Err(refused(&self.server, status, answer.text().await.unwrap_or_default().trim())),
-        }
+/// Opens the stream of the page.
+async fn open(server: &ServerClient) -> Result<Response> {
+    let answer = server.get("/ui/stream", &[]).await?;
+    let status = answer.status();
+    match status.is_success() {
+        true => Ok(answer),
+        false => Err(refused(&server.server, status, &server.text(answer).await.unwrap_or_default())),
     }
 }
 
@@ -127,7 +111,7 @@ impl Told {
     }
 }
 
-async fn print_once(mut stream: Response, view: &mut TopScreen) -> Result<()> {
+async fn print_once(mut stream: Response, screen: &mut TopScreen) -> Result<()> {
     let mut told = Told::default();
     let first = async {
         while !told.state.is_complete() {
@@ -140,7 +124,7 @@ async fn print_once(mut stream: Response, view: &mut TopScreen) -> Result<()> {
     let columns = u16::try_from(width()).unwrap_or(u16::MAX);
     let mut terminal = Terminal::new(TestBackend::new(columns, LINES)).map_err(|error| anyhow!("{error}"))?;
     let now = told.state.totals.at;
-    terminal.draw(|frame| draw(frame, &told.state, view, now)).map_err(|error| anyhow!("{error}"))?;
+    terminal.draw(|frame| draw(frame, &told.state, screen, now)).map_err(|error| anyhow!("{error}"))?;
     let buffer = terminal.backend().buffer();
     let mut text = String::new();
     for row in buffer.content().chunks(usize::from(columns)) {
@@ -153,8 +137,9 @@ async fn print_once(mut stream: Response, view: &mut TopScreen) -> Result<()> {
     writeln!(io::stdout(), "{text}").context("the output")
 }
 
-async fn watch(source: &Source, stream: Response, mut view: TopScreen) -> Result<()> {
+async fn watch(server: &ServerClient, stream: Response, mut screen: TopScreen) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+    let mut terminal = ratatui::try_init().context("the terminal")?;
     let (to, mut keys) = mpsc::channel(16);
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
@@ -163,19 +148,18 @@ async fn watch(source: &Source, stream: Response, mut view: TopScreen) -> Result
             }
         }
     });
-    let mut terminal = ratatui::init();
     let ended = async {
         let (mut told, mut stream) = (Told::default(), Some(stream));
         loop {
             let now = jiff::Timestamp::now().as_millisecond();
-            terminal.draw(|frame| draw(frame, &told.state, &mut view, now)).context("the terminal")?;
+            terminal.draw(|frame| draw(frame, &told.state, &mut screen, now)).context("the terminal")?;
             tokio::select! {
                 key = keys.recv() => match key {
                     Some(event) if is_end(&event) => return Ok(()),
-                    Some(event) => step(&event).into_iter().for_each(|step| view.step(step)),
+                    Some(event) => key_of(&event).into_iter().for_each(|key| screen.press(key)),
                     None => return Err(anyhow!("the terminal cannot be read")),
                 },
-                news = next(source, &mut stream) => match news {
+                news = next(server, &mut stream) => match news {
                     Some(bytes) => told.hear(&bytes)?,
                     None => told = Told::default(),
                 },
@@ -189,10 +173,10 @@ async fn watch(source: &Source, stream: Response, mut view: TopScreen) -> Result
 }
 
 /// Returns the next bytes; `None`: the stream ended or broke off. Then the next call opens it again.
-async fn next(source: &Source, stream: &mut Option<Response>) -> Option<Vec<u8>> {
+async fn next(server: &ServerClient, stream: &mut Option<Response>) -> Option<Vec<u8>> {
     let Some(open) = stream else {
         tokio::time::sleep(PAUSE).await;
-        *stream = source.open().await.ok();
+        *stream = open(server).await.ok();
         return Some(Vec::new());
     };
     let bytes = open.chunk().await.ok().flatten();
@@ -208,7 +192,7 @@ fn is_end(event: &Event) -> bool {
         || *code == KeyCode::Char('c') && modifiers.contains(KeyModifiers::CONTROL)
 }
 
-fn step(event: &Event) -> Option<TopKey> {
+fn key_of(event: &Event) -> Option<TopKey> {
     let Event::Key(KeyEvent { code, kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) = event else {
         return None;
     };

@@ -13,12 +13,12 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use clap::Args;
-use reqwest::{Client, Url};
+use reqwest::Url;
 use tokio::net::TcpListener;
 
 use super::failure::Failure;
 use super::reading::runtime;
-use super::server::ServerAccess;
+use super::server::{ServerAccess, ServerClient};
 
 const EXIT_CODES: &str = "Runs until it is interrupted. Exit codes: 1 the process cannot be asked, or the port is in use; 2 the options are invalid.";
 
@@ -48,9 +48,7 @@ pub struct UiOptions {
 
 /// What requests are answered with.
 struct Source {
-    server: Url,
-    client: Client,
-    token: Option<String>,
+    server: ServerClient,
     /// Values of `Host` by which the page was opened: a page of another site, whose name may resolve to this machine, has none of
     /// them.
     hosts: [String; 2],
@@ -65,8 +63,7 @@ pub fn ui(options: &UiOptions) -> ExitCode {
 }
 
 fn run(options: &UiOptions) -> Result<(), Failure> {
-    let token = options.access.token(&options.server)?;
-    let client = options.access.client()?.build().context("cannot create an HTTP client")?;
+    let server = options.access.client(&options.server, None)?;
     runtime()?.block_on(async {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
         let listener = TcpListener::bind(address).await;
@@ -74,9 +71,9 @@ fn run(options: &UiOptions) -> Result<(), Failure> {
             listener.with_context(|| format!("cannot listen on {address}: give --port another one"))?;
         let port = listener.local_addr().context("the port")?.port();
         let hosts = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
-        let source = Source { server: options.server.clone(), client, token, hosts };
+        let source = Source { server, hosts };
         // Says at once what the browser would say.
-        let page = source.get("/ui/").await?;
+        let page = source.server.get("/ui/", &[]).await?;
         let status = page.status();
         if !status.is_success() {
             let body = page.text().await.unwrap_or_default();
@@ -120,7 +117,7 @@ async fn forward(State(source): State<Arc<Source>>, request: Request) -> Respons
         let why = format!("open the page as http://{}/ui/\n", source.hosts[0]);
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
-    let answer = match source.get(request.uri().path()).await {
+    let answer = match source.server.get(request.uri().path(), &[]).await {
         Ok(answer) => answer,
         Err(error) => return (StatusCode::BAD_GATEWAY, format!("{error:#}\n")).into_response(),
     };
@@ -138,16 +135,4 @@ async fn forward(State(source): State<Arc<Source>>, request: Request) -> Respons
 async fn chunk(mut answer: reqwest::Response) -> Option<(Result<Bytes, Infallible>, reqwest::Response)> {
     let bytes = answer.chunk().await.ok()??;
     Some((Ok(bytes), answer))
-}
-
-impl Source {
-    async fn get(&self, path: &str) -> Result<reqwest::Response> {
-        let url =
-            self.server.join(path).with_context(|| format!("{} is no address of a server", self.server))?;
-        let mut request = self.client.get(url);
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
-        }
-        request.send().await.with_context(|| format!("cannot ask {}", self.server))
-    }
 }

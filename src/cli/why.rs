@@ -93,10 +93,11 @@ async fn annotated(options: &WhyOptions) -> Result<DecisionReport, Failure> {
 
 /// Asks the process that placed the pod.
 async fn asked(options: &WhyOptions, server: &Url) -> Result<DecisionReport, Failure> {
-    let mut url = server.join("/why").with_context(|| format!("{server} is no address of a server"))?;
     let PodName { namespace, name } = &options.pod;
-    url.query_pairs_mut().append_pair("namespace", namespace).append_pair("pod", name);
-    let (status, body) = options.access.ask(server, |client| client.get(url), TIMEOUT).await?;
+    let client = options.access.client(server, Some(TIMEOUT))?;
+    let answer = client.get("/why", &[("namespace", namespace), ("pod", name)]).await?;
+    let status = answer.status();
+    let body = client.text(answer).await?;
     match status {
         StatusCode::OK => Ok(understood(&body).with_context(|| format!("the answer of {server}"))?),
         StatusCode::NOT_FOUND => Err(Failure::Input(anyhow!("{body}"))),

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::manifest::{Manifests, TriedWorkload};
-use super::{FitReport, More, Placement, Preempting, Unplaced, WaitingBefore, WorkloadFit};
+use super::{
+    API_VERSION, FitReport, More, Placement, Preempting, Unplaced, WaitingBefore, WorkloadFit,
+    keeps_daemons_away, parsed,
+};
 use crate::explain::dump::Dump;
 use berth_kube_io::{Interner, LeanObject, LeanPersistentVolumeClaim, LeanPod};
 use berth_model::PreemptionPolicy;
@@ -21,11 +22,10 @@ use berth_scheduler::gang::{Allocation, AllocationName, Allocations, UnboundMemb
 use berth_scheduler::inventory::{NodeId, Occupant};
 use berth_scheduler::objects::ClusterObject;
 use berth_scheduler::preempt::{Site, Victims};
-use berth_scheduler::rules::Reasons as NodeReasons;
 use berth_scheduler::scheduler::{QuotaRoom, SupposedPod, lacking_message};
 use berth_server::fit::{FitQuestion, FitRefusal, Fitter};
 
-/// Maximum number of pods of one question, further ones included.
+/// Maximum number of pods of one question, and of further ones of each workload.
 const PODS_MAX: usize = 1_000;
 /// Maximum number of workloads of one question.
 const WORKLOADS_MAX: usize = 100;
@@ -55,7 +55,7 @@ impl Fitter for LiveFit {
         let Some(mut agent) = self.agent.try_lock() else { return Err(FitRefusal::Busy) };
         let asked = Asked::read(question)?;
         let known = Known::of(&asked, &self.engine, &self.scheduler)?;
-        self.engine.inform(&mut agent);
+        self.engine.catch_up(&mut agent);
         let mut trial = LiveTrial {
             engine: &self.engine,
             agent: &mut agent,
@@ -185,10 +185,12 @@ impl Known {
                     )));
                 }
                 for claim in claims {
-                    let claim: LeanPersistentVolumeClaim = parsed(claim, workload)?;
+                    let claim: LeanPersistentVolumeClaim =
+                        parsed(claim, workload).map_err(FitRefusal::Invalid)?;
                     beside.push(claim.into_object(&mut interner));
                 }
-                let pod = parsed::<LeanPod>(object, workload)?.into_pod(&mut interner);
+                let pod = parsed::<LeanPod>(object, workload).map_err(FitRefusal::Invalid)?;
+                let pod = pod.into_pod(&mut interner);
                 let supposed = match engine.suppose(&pod, &beside) {
                     Ok(supposed) => Ok(supposed),
                     Err(error @ EvaluationError::NotSynced) => {
@@ -225,35 +227,28 @@ enum Fate {
 /// Pods that are placed together: those of an allocation, else those of a workload.
 struct Group<'a> {
     allocation: Option<Arc<Allocation>>,
-    pods: Vec<&'a KnownPod>,
+    /// Each with its workload and its number there.
+    pods: Vec<((usize, usize), &'a KnownPod)>,
 }
 
-/// Returns the groups in the order of their first pods, and for each pod of each workload its group and its number there.
-fn grouped<'a>(known: &'a Known, workloads: &[TriedWorkload]) -> (Vec<Group<'a>>, Vec<Vec<(usize, usize)>>) {
+/// Returns the groups in the order of their first pods.
+fn grouped<'a>(known: &'a Known, workloads: &[TriedWorkload]) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
-    let mut places = Vec::new();
-    for (pods, workload) in known.pods.iter().zip(workloads) {
-        let own = groups.len();
-        let mut of_workload = Vec::new();
-        for pod in pods.iter().filter(|_| workload.replicas.is_some()) {
-            let shared = |group: &Group| match (&group.allocation, &pod.allocation) {
+    for (of, pods) in known.pods.iter().enumerate().filter(|(of, _)| workloads[*of].replicas.is_some()) {
+        for (at, pod) in pods.iter().enumerate() {
+            let is_its = |group: &&mut Group| match (&group.allocation, &pod.allocation) {
                 (Some(known), Some(allocation)) => known.name == allocation.name,
+                (None, None) => group.pods[0].0.0 == of,
                 _ => false,
             };
-            let found = match pod.allocation {
-                Some(_) => groups.iter().position(shared),
-                None => (own..groups.len()).find(|at| groups[*at].allocation.is_none()),
-            };
-            let group = found.unwrap_or(groups.len());
-            if group == groups.len() {
-                groups.push(Group { allocation: pod.allocation.clone(), pods: Vec::new() });
+            let pod = ((of, at), pod);
+            match groups.iter_mut().find(is_its) {
+                Some(group) => group.pods.push(pod),
+                None => groups.push(Group { allocation: pod.1.allocation.clone(), pods: vec![pod] }),
             }
-            of_workload.push((group, groups[group].pods.len()));
-            groups[group].pods.push(pod);
         }
-        places.push(of_workload);
     }
-    (groups, places)
+    groups
 }
 
 /// The pods of one question on the view of an agent.
@@ -272,36 +267,39 @@ struct LiveTrial<'a> {
 impl LiveTrial<'_> {
     fn answer(&mut self, asked: &Asked, known: &Known) -> FitReport {
         let manifests = &asked.manifests.workloads;
-        let (groups, places) = grouped(known, manifests);
+        let groups = grouped(known, manifests);
+        let mut fits: Vec<_> = manifests.iter().map(|workload| WorkloadFit::of(workload, 0)).collect();
         // Daemons come first, as their nodes are chosen already.
-        let daemons = manifests.iter().zip(&known.pods).filter(|(workload, _)| workload.replicas.is_none());
-        let daemons: Vec<_> =
-            daemons.map(|(workload, pods)| self.daemons(workload, &pods[0], known)).collect();
-        let mut daemons = daemons.into_iter();
-        let fates: Vec<Vec<Fate>> = groups.iter().map(|group| self.place(group, known)).collect();
-        let mut workloads = Vec::new();
-        for ((workload, pods), places) in manifests.iter().zip(&known.pods).zip(&places) {
-            let of_pods: Vec<Fate> = places.iter().map(|(group, at)| fates[*group][*at].clone()).collect();
-            workloads.extend(match workload.replicas {
-                Some(_) => Some(self.fit_of(workload, pods, &of_pods, known)),
-                None => daemons.next(),
-            });
+        for (at, workload) in manifests.iter().enumerate().filter(|(_, workload)| workload.replicas.is_none())
+        {
+            fits[at] = self.daemons(workload, &known.pods[at][0], known);
         }
-        for (fit, places) in workloads.iter_mut().zip(&places).filter(|_| asked.more > 0) {
-            if let Some((group, _)) = places.last() {
-                let placed = |fate: &Fate| match fate {
+        let mut fates: BTreeMap<(usize, usize), Fate> = BTreeMap::new();
+        for group in &groups {
+            let found = self.place(group, known);
+            fates.extend(group.pods.iter().map(|(at, _)| *at).zip(found));
+        }
+        for (of, workload) in manifests.iter().enumerate().filter(|(_, workload)| workload.replicas.is_some())
+        {
+            let fates = fates.range((of, 0)..(of + 1, 0)).map(|(_, fate)| fate);
+            fits[of] = self.fit_of(workload, known.pods[of].iter().zip(fates), known);
+        }
+        for (of, fit) in fits.iter_mut().enumerate().filter(|_| asked.more > 0) {
+            if let Some(group) = groups.iter().find(|group| group.pods.iter().any(|((at, _), _)| *at == of)) {
+                let placed = |(at, _): &((usize, usize), _)| match &fates[at] {
                     Fate::Placed(node) => Some(*node),
                     Fate::Not(_) => None,
                 };
-                let nodes: Vec<NodeId> = fates[*group].iter().filter_map(placed).collect();
-                fit.more = Some(self.more(asked.more, &groups[*group], &nodes, known));
+                let nodes: Vec<NodeId> = group.pods.iter().filter_map(placed).collect();
+                let last = known.pods[of].last();
+                fit.more = last.map(|last| self.more(asked.more, last, &nodes, known));
             }
         }
         FitReport {
-            api_version: super::API_VERSION.to_owned(),
-            fits: workloads.iter().all(|fit| fit.fit == fit.pods),
+            api_version: API_VERSION.to_owned(),
+            fits: fits.iter().all(|fit| fit.fit == fit.pods),
             waiting: WaitingBefore::default(),
-            workloads,
+            workloads: fits,
             notes: asked.notes.clone(),
         }
     }
@@ -318,7 +316,7 @@ impl LiveTrial<'_> {
         let mut fates = vec![Fate::Not(None); group.pods.len()];
         let mut quotas = self.quotas.clone();
         let (mut members, mut tried) = (Vec::new(), Vec::new());
-        for (at, pod) in group.pods.iter().enumerate() {
+        for (at, (_, pod)) in group.pods.iter().enumerate() {
             match member(pod, &known.kinds[pod.kind], &mut quotas) {
                 Err(why) => fates[at] = Fate::Not(Some(why)),
                 Ok(member) => {
@@ -352,7 +350,7 @@ impl LiveTrial<'_> {
             for (member, node) in &plan.places {
                 let at = tried[*member];
                 fates[at] = Fate::Placed(*node);
-                if let Ok(kind) = &known.kinds[group.pods[at].kind] {
+                if let Ok(kind) = &known.kinds[group.pods[at].1.kind] {
                     let _ = admit(kind, &mut self.quotas);
                 }
             }
@@ -360,14 +358,12 @@ impl LiveTrial<'_> {
         fates
     }
 
-    /// Returns how many further pods of a workload get a node, in addition to all that were placed.
-    fn more(&mut self, most: usize, group: &Group, nodes: &[NodeId], known: &Known) -> More {
-        let (Some(last), mut quotas) = (group.pods.last(), self.quotas.clone()) else {
-            return More { pods: 0, at_limit: false };
-        };
-        let kind = &known.kinds[last.kind];
-        let members: Vec<_> = (0..most).map_while(|_| member(last, kind, &mut quotas).ok()).collect();
-        let allocation = group.allocation.as_deref();
+    /// Returns how many further pods like this one get a node, in addition to all that were placed. `nodes`: those of its group.
+    fn more(&mut self, most: usize, pod: &KnownPod, nodes: &[NodeId], known: &Known) -> More {
+        let mut quotas = self.quotas.clone();
+        let kind = &known.kinds[pod.kind];
+        let members: Vec<_> = (0..most).map_while(|_| member(pod, kind, &mut quotas).ok()).collect();
+        let allocation = pod.allocation.as_deref();
         if members.is_empty() || allocation.is_some() && nodes.is_empty() {
             return More { pods: 0, at_limit: false };
         }
@@ -383,16 +379,16 @@ impl LiveTrial<'_> {
         More { pods, at_limit: pods == most }
     }
 
-    fn fit_of(
+    fn fit_of<'a>(
         &mut self,
         workload: &TriedWorkload,
-        pods: &[KnownPod],
-        fates: &[Fate],
+        pods: impl Iterator<Item = (&'a KnownPod, &'a Fate)>,
         known: &Known,
     ) -> WorkloadFit {
-        let mut fit = empty(workload, pods.len());
-        let mut unplaced = Reasons::default();
-        for (pod, fate) in pods.iter().zip(fates) {
+        let mut fit = WorkloadFit::of(workload, 0);
+        let mut unplaced = ByReason::default();
+        for (pod, fate) in pods {
+            fit.pods += 1;
             match fate {
                 Fate::Placed(node) => {
                     fit.placements.push(Placement { pod: pod.name.clone(), node: self.name_of(*node) });
@@ -422,6 +418,9 @@ impl LiveTrial<'_> {
     /// Why it gets none.
     fn preempt(&mut self, pod: &KnownPod, known: &Known) -> Result<(NodeId, Vec<String>), String> {
         let kind = known.kinds[pod.kind].as_ref().map_err(String::clone)?;
+        // Others of its quota may have been placed since it was admitted.
+        let mut quotas = self.quotas.clone();
+        admit(kind, &mut quotas)?;
         let (node, victims) = match self.agent.choose(&kind.class, self.now, |_| {}) {
             AgentChoice::Node { node, .. } => (node, Vec::new()),
             AgentChoice::Nowhere(diagnosis) => match self.victims(pod, kind) {
@@ -429,7 +428,7 @@ impl LiveTrial<'_> {
                 None => return Err(diagnosis.message(&kind.class, pod.policy)),
             },
         };
-        admit(kind, &mut self.quotas)?;
+        self.quotas = quotas;
         self.agent.suppose_placed(node, &kind.class, &kind.holding);
         let name = |victim: &Arc<Occupant>| format!("{}/{}", victim.pod.namespace, victim.pod.name);
         Ok((node, victims.iter().map(name).collect()))
@@ -469,10 +468,8 @@ impl LiveTrial<'_> {
 
     /// Places a pod on each node that a DaemonSet selects.
     fn daemons(&mut self, workload: &TriedWorkload, pod: &KnownPod, known: &Known) -> WorkloadFit {
-        let never =
-            NodeReasons::TAINTS | NodeReasons::AFFINITY | NodeReasons::NOT_NAMED | NodeReasons::UNSCHEDULABLE;
-        let mut fit = empty(workload, 0);
-        let mut unplaced = Reasons::default();
+        let mut fit = WorkloadFit::of(workload, 0);
+        let mut unplaced = ByReason::default();
         let kind = match &known.kinds[pod.kind] {
             Ok(kind) => kind,
             Err(why) => {
@@ -482,7 +479,7 @@ impl LiveTrial<'_> {
         };
         self.agent.choose(&kind.class, self.now, |_| {});
         for (node, standing) in self.agent.standings(kind.class.id) {
-            if standing.as_ref().is_err_and(|why| why.has(never)) {
+            if standing.as_ref().is_err_and(|why| keeps_daemons_away(*why)) {
                 continue;
             }
             fit.pods += 1;
@@ -512,9 +509,9 @@ impl LiveTrial<'_> {
 
 /// Pods without a node, by reason.
 #[derive(Default)]
-struct Reasons(Vec<Unplaced>);
+struct ByReason(Vec<Unplaced>);
 
-impl Reasons {
+impl ByReason {
     fn add(&mut self, pod: &str, message: String) {
         match self.0.iter_mut().find(|known| known.message == message) {
             Some(known) => known.pods += 1,
@@ -548,20 +545,4 @@ fn member(pod: &KnownPod, kind: &Kind, quotas: &mut QuotaRooms) -> Result<Unboun
     admit(kind, quotas)?;
     let (class, holding) = (kind.class.clone(), kind.holding.clone());
     Ok(UnboundMember { uid: pod.name.as_str().into(), class, holding, role: pod.role })
-}
-
-fn empty(workload: &TriedWorkload, pods: usize) -> WorkloadFit {
-    WorkloadFit {
-        kind: workload.kind.clone(),
-        namespace: workload.namespace.clone(),
-        name: workload.name.clone(),
-        pods,
-        ..WorkloadFit::default()
-    }
-}
-
-fn parsed<T: DeserializeOwned>(object: Value, workload: &TriedWorkload) -> Result<T, FitRefusal> {
-    serde_json::from_value(object).map_err(|error| {
-        FitRefusal::Invalid(format!("{} {}/{}: {error}", workload.kind, workload.namespace, workload.name))
-    })
 }

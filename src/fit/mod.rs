@@ -10,7 +10,11 @@ pub mod show;
 mod tests;
 mod trial;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use berth_scheduler::rules::Reasons;
 
 pub use live::LiveFit;
 pub use manifest::{ManifestError, Manifests, TriedWorkload};
@@ -108,4 +112,31 @@ pub struct More {
     pub pods: usize,
     /// More were not tried.
     pub at_limit: bool,
+}
+
+impl WorkloadFit {
+    /// Of a workload none of whose pods has an answer yet.
+    fn of(workload: &TriedWorkload, pods: usize) -> Self {
+        WorkloadFit {
+            kind: workload.kind.clone(),
+            namespace: workload.namespace.clone(),
+            name: workload.name.clone(),
+            pods,
+            ..WorkloadFit::default()
+        }
+    }
+}
+
+/// Reads an object that belongs to a workload.
+///
+/// # Errors
+/// It is invalid, for this reason.
+fn parsed<T: DeserializeOwned>(object: Value, workload: &TriedWorkload) -> Result<T, String> {
+    serde_json::from_value(object)
+        .map_err(|error| format!("{} {}/{}: {error}", workload.kind, workload.namespace, workload.name))
+}
+
+/// Returns whether the controller of a DaemonSet creates no pod for a node that is not valid for these reasons.
+fn keeps_daemons_away(why: Reasons) -> bool {
+    why.has(Reasons::TAINTS | Reasons::AFFINITY | Reasons::NOT_NAMED | Reasons::UNSCHEDULABLE)
 }

@@ -3,11 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::manifest::{Manifests, TriedWorkload};
 use super::{
     API_VERSION, FitReport, Help, More, Placement, Preempting, Unplaced, WaitingBefore, WorkloadFit,
+    keeps_daemons_away, parsed,
 };
 use crate::explain::{Remedy, World, remedies};
 use crate::trial::Trial;
@@ -118,10 +117,10 @@ impl FitTrial<'_> {
 
     /// Returns the nodes for which the controller of a DaemonSet with this template creates no pods.
     fn unselected(&mut self, template: &Pod) -> HashSet<Arc<str>> {
-        let never = Reasons::TAINTS | Reasons::AFFINITY | Reasons::NOT_NAMED | Reasons::UNSCHEDULABLE;
         let (scheduler, agent) = self.trial.world.parts();
         let (_, standings) = scheduler.standings(agent, template);
-        let is_never = |standing: &Result<_, Reasons>| standing.as_ref().is_err_and(|why| why.has(never));
+        let is_never =
+            |standing: &Result<_, Reasons>| standing.as_ref().is_err_and(|why| keeps_daemons_away(*why));
         let ids = standings.iter().filter(|(_, standing)| is_never(standing)).map(|(id, _)| *id);
         ids.map(|id| scheduler.inventory().name(id).clone()).collect()
     }
@@ -153,15 +152,11 @@ impl FitTrial<'_> {
         });
         let unplaced = unplaced.collect();
         WorkloadFit {
-            kind: workload.kind.clone(),
-            namespace: workload.namespace.clone(),
-            name: workload.name.clone(),
-            pods: pods.len(),
             fit: placements.len(),
             placements,
             preempting,
             unplaced,
-            more: None,
+            ..WorkloadFit::of(workload, pods.len())
         }
     }
 
@@ -200,9 +195,4 @@ impl FitTrial<'_> {
         self.trial.evicts = true;
         Ok(Some(More { pods, at_limit: !is_full }))
     }
-}
-
-fn parsed<T: serde::de::DeserializeOwned>(object: Value, workload: &TriedWorkload) -> Result<T, String> {
-    serde_json::from_value(object)
-        .map_err(|error| format!("{} {}/{}: {error}", workload.kind, workload.namespace, workload.name))
 }

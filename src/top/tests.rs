@@ -53,9 +53,9 @@ fn told() -> TopState {
     state
 }
 
-fn drawn(state: &TopState, view: &mut TopScreen, (width, height): (u16, u16)) -> String {
+fn drawn(state: &TopState, screen: &mut TopScreen, (width, height): (u16, u16)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-    terminal.draw(|frame| draw(frame, state, view, NOW)).expect("drawn");
+    terminal.draw(|frame| draw(frame, state, screen, NOW)).expect("drawn");
     let line = |row: &[ratatui::buffer::Cell]| row.iter().map(|cell| cell.symbol()).collect::<String>();
     terminal.backend().buffer().content().chunks(width.into()).map(line).collect::<Vec<_>>().join("\n")
 }
@@ -63,8 +63,8 @@ fn drawn(state: &TopState, view: &mut TopScreen, (width, height): (u16, u16)) ->
 #[test]
 fn each_view_shows_what_the_events_told() {
     let state = told();
-    let mut view = TopScreen::default();
-    let text = drawn(&state, &mut view, (160, 30));
+    let mut screen = TopScreen::default();
+    let text = drawn(&state, &mut screen, (160, 30));
     for expected in [
         "berth 0.1.0 leads · 3 nodes · 40 pods bound · 2 wait · 1 classes · 125 binds/s",
         "queues: unschedulable 2 · list hits 99.0 % · conflicts 1 · preemptions 0",
@@ -76,8 +76,8 @@ fn each_view_shows_what_the_events_told() {
     }
     let at = |name: &str| text.find(name).expect("a node");
     assert!(at("n1 ") < at("n2 ") && at("n2 ") < at("n3 ") && !text.contains("n4"), "{text}");
-    view.step(TopKey::NextMeasure);
-    assert!(drawn(&state, &mut view, (160, 30)).contains("memory 0-100 %"));
+    screen.press(TopKey::NextMeasure);
+    assert!(drawn(&state, &mut screen, (160, 30)).contains("memory 0-100 %"));
     for (tab, expected) in [
         (
             1,
@@ -88,8 +88,8 @@ fn each_view_shows_what_the_events_told() {
         (3, &["red", "cpu", "guaranteed"]),
         (4, &["2.0 MiB", "75%", "25%"]),
     ] {
-        view.step(TopKey::Tab(tab));
-        let text = drawn(&state, &mut view, (160, 30));
+        screen.press(TopKey::Tab(tab));
+        let text = drawn(&state, &mut screen, (160, 30));
         expected.iter().for_each(|expected| assert!(text.contains(expected), "{expected}:\n{text}"));
     }
 }
@@ -97,9 +97,9 @@ fn each_view_shows_what_the_events_told() {
 #[test]
 fn every_size_of_a_terminal_and_every_key_is_drawn() {
     let (state, empty) = (told(), TopState::default());
-    let mut view = TopScreen::default();
+    let mut screen = TopScreen::default();
     for size in [(1, 1), (20, 3), (40, 5), (80, 24), (300, 100)] {
-        for step in [
+        for key in [
             TopKey::NextTab,
             TopKey::PreviousTab,
             TopKey::Down(50),
@@ -108,14 +108,14 @@ fn every_size_of_a_terminal_and_every_key_is_drawn() {
             TopKey::Tab(9),
             TopKey::NextTab,
         ] {
-            view.step(step);
-            drawn(&state, &mut view, size);
-            drawn(&empty, &mut view, size);
+            screen.press(key);
+            drawn(&state, &mut screen, size);
+            drawn(&empty, &mut screen, size);
         }
     }
-    view.step(TopKey::Tab(0));
-    view.step(TopKey::Down(1_000));
-    let text = drawn(&state, &mut view, (160, 30));
+    screen.press(TopKey::Tab(0));
+    screen.press(TopKey::Down(1_000));
+    let text = drawn(&state, &mut screen, (160, 30));
     assert!(text.contains("n1") && text.contains("n3"), "all fit: nothing is scrolled away\n{text}");
 }
 

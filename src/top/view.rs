@@ -6,12 +6,14 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row, Table, Tabs, Wrap};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, Tabs};
 
 use super::state::{TopNode, TopState};
 
 /// Width of a bar.
 const BAR: usize = 10;
+/// Width of a column with a bar and its value.
+const SHARE: Constraint = Constraint::Length(16);
 /// Heights of a histogram's columns.
 const HEIGHTS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const TITLES: [&str; 5] = ["1 nodes", "2 queue", "3 gangs", "4 quotas", "5 agents"];
@@ -58,11 +60,11 @@ impl TopScreen {
         TopScreen { is_plain, ..TopScreen::default() }
     }
 
-    pub fn step(&mut self, step: TopKey) {
-        match step {
+    pub fn press(&mut self, key: TopKey) {
+        match key {
             TopKey::Tab(tab) => (self.tab, self.above) = (tab.min(TITLES.len() - 1), 0),
-            TopKey::NextTab => self.step(TopKey::Tab((self.tab + 1) % TITLES.len())),
-            TopKey::PreviousTab => self.step(TopKey::Tab((self.tab + TITLES.len() - 1) % TITLES.len())),
+            TopKey::NextTab => self.press(TopKey::Tab((self.tab + 1) % TITLES.len())),
+            TopKey::PreviousTab => self.press(TopKey::Tab((self.tab + TITLES.len() - 1) % TITLES.len())),
             TopKey::Down(lines) => self.above = self.above.saturating_add(lines),
             TopKey::Up(lines) => self.above = self.above.saturating_sub(lines),
             TopKey::NextMeasure => self.measure = (self.measure + 1) % MEASURES.len(),
@@ -83,8 +85,8 @@ impl TopScreen {
     }
 }
 
-/// Draws the state. `now`: milliseconds since 1970. The view is limited to what there is.
-pub fn draw(frame: &mut Frame, state: &TopState, view: &mut TopScreen, now: i64) {
+/// Draws the state. `now`: milliseconds since 1970. Lines that were scrolled away come back where there are fewer.
+pub fn draw(frame: &mut Frame, state: &TopState, screen: &mut TopScreen, now: i64) {
     let areas = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(1),
@@ -92,23 +94,23 @@ pub fn draw(frame: &mut Frame, state: &TopState, view: &mut TopScreen, now: i64)
         Constraint::Length(1),
     ]);
     let [head, tabs, body, foot] = areas.areas(frame.area());
-    frame.render_widget(Paragraph::new(summary(state, view)), head);
-    frame.render_widget(Tabs::new(TITLES).select(view.tab), tabs);
+    frame.render_widget(Paragraph::new(summary(state, screen)), head);
+    frame.render_widget(Tabs::new(TITLES).select(screen.tab), tabs);
     frame.render_widget(Paragraph::new(KEYS).style(Style::new().add_modifier(Modifier::DIM)), foot);
     if !state.is_complete() {
         frame.render_widget(Paragraph::new("waiting for the first look at the cluster…"), body);
         return;
     }
-    match view.tab {
-        0 => nodes(frame, body, state, view),
-        1 => queue(frame, body, state, view, now),
-        2 => gangs(frame, body, state, view),
-        3 => quotas(frame, body, state, view),
-        _ => agents(frame, body, state, view),
+    match screen.tab {
+        0 => nodes(frame, body, state, screen),
+        1 => queue(frame, body, state, screen, now),
+        2 => gangs(frame, body, state, screen),
+        3 => quotas(frame, body, state, screen),
+        _ => agents(frame, body, state, screen),
     }
 }
 
-fn summary(state: &TopState, view: &TopScreen) -> Vec<Line<'static>> {
+fn summary(state: &TopState, screen: &TopScreen) -> Vec<Line<'static>> {
     let totals = &state.totals;
     let role = if totals.leading { "leads" } else { "does not lead" };
     let binds = state.binds_per_second.map_or(String::new(), |binds| format!(" · {binds:.0} binds/s"));
@@ -130,7 +132,7 @@ fn summary(state: &TopState, view: &TopScreen) -> Vec<Line<'static>> {
         totals.conflicts,
         totals.preemptions
     );
-    let style = if totals.leading { Style::new() } else { view.colour(Color::Yellow) };
+    let style = if totals.leading { Style::new() } else { screen.colour(Color::Yellow) };
     vec![Line::styled(first, style.add_modifier(Modifier::BOLD)), Line::raw(second)]
 }
 
@@ -138,20 +140,20 @@ fn summary(state: &TopState, view: &TopScreen) -> Vec<Line<'static>> {
 #[derive(Default)]
 struct Pool {
     count: usize,
-    away: usize,
+    unavailable: usize,
     /// Sums of permille by measure.
     sums: [i64; MEASURES.len()],
     /// Nodes by tenth of the chosen measure.
     tenths: [usize; 10],
 }
 
-fn nodes(frame: &mut Frame, area: Rect, state: &TopState, view: &mut TopScreen) {
-    let measure = &MEASURES[view.measure];
+fn nodes(frame: &mut Frame, area: Rect, state: &TopState, screen: &mut TopScreen) {
+    let measure = &MEASURES[screen.measure];
     let mut pools: BTreeMap<(&str, &str), Pool> = BTreeMap::new();
     for node in state.nodes.values() {
         let pool = pools.entry((&node.zone, &node.pool)).or_default();
         pool.count += 1;
-        pool.away += usize::from(node.cordoned || !node.ready);
+        pool.unavailable += usize::from(node.cordoned || !node.ready);
         for (sum, measure) in pool.sums.iter_mut().zip(&MEASURES) {
             *sum += (measure.of)(node);
         }
@@ -163,28 +165,27 @@ fn nodes(frame: &mut Frame, area: Rect, state: &TopState, view: &mut TopScreen) 
             Cell::new(or_dash(zone)),
             Cell::new(or_dash(pool)),
             Cell::new(nodes.count.to_string()),
-            Cell::new(share(mean(0), view)),
-            Cell::new(share(mean(1), view)),
-            Cell::new(share(mean(2), view)),
+            Cell::new(share(mean(0), screen)),
+            Cell::new(share(mean(1), screen)),
+            Cell::new(share(mean(2), screen)),
             Cell::new(histogram(&nodes.tenths)),
-            Cell::new(if nodes.away > 0 { nodes.away.to_string() } else { String::new() }),
+            Cell::new(if nodes.unavailable > 0 { nodes.unavailable.to_string() } else { String::new() }),
         ])
     });
     let most = (pools.len() as u16 + 1).min(area.height / 2).max(2);
     let [above, below] = Layout::vertical([Constraint::Length(most), Constraint::Min(1)]).areas(area);
-    let widths = [
-        Constraint::Fill(2),
-        Constraint::Fill(2),
-        Constraint::Length(6),
-        Constraint::Length(16),
-        Constraint::Length(16),
-        Constraint::Length(16),
-        Constraint::Length(14),
-        Constraint::Length(10),
-    ];
     let spread = format!("{} 0-100 %", measure.name);
-    let titles = ["zone", "pool", "nodes", "cpu", "memory", "pods", &spread, "away"];
-    frame.render_widget(Table::new(rows, widths).header(header(titles)), above);
+    let columns = [
+        ("zone", Constraint::Fill(2)),
+        ("pool", Constraint::Fill(2)),
+        ("nodes", Constraint::Length(6)),
+        ("cpu", SHARE),
+        ("memory", SHARE),
+        ("pods", SHARE),
+        (&spread, Constraint::Length(14)),
+        ("unavailable", Constraint::Length(11)),
+    ];
+    frame.render_widget(table(columns, rows), above);
 
     let mut fullest: Vec<_> = state.nodes.values().collect();
     fullest.sort_by(|a, b| (measure.of)(b).cmp(&(measure.of)(a)).then_with(|| a.name.cmp(&b.name)));
@@ -201,30 +202,28 @@ fn nodes(frame: &mut Frame, area: Rect, state: &TopState, view: &mut TopScreen) 
         }
         Row::new([
             Cell::new(node.name.clone()),
-            Cell::new(share(node.usage.cpu, view)),
-            Cell::new(share(node.usage.memory, view)),
-            Cell::new(share(node.usage.pods, view)),
+            Cell::new(share(node.usage.cpu, screen)),
+            Cell::new(share(node.usage.memory, screen)),
+            Cell::new(share(node.usage.pods, screen)),
             match node.usage.extended {
                 ..0 => Cell::new("-"),
-                there => Cell::new(share(there, view)),
+                there => Cell::new(share(there, screen)),
             },
             Cell::new(notes.join(", ")),
         ])
     });
-    let rows = window(rows.collect(), below, view);
-    let widths = [
-        Constraint::Fill(3),
-        Constraint::Length(16),
-        Constraint::Length(16),
-        Constraint::Length(16),
-        Constraint::Length(16),
-        Constraint::Fill(2),
+    let columns = [
+        ("fullest nodes", Constraint::Fill(3)),
+        ("cpu", SHARE),
+        ("memory", SHARE),
+        ("pods", SHARE),
+        ("devices", SHARE),
+        ("", Constraint::Fill(2)),
     ];
-    let titles = ["fullest nodes", "cpu", "memory", "pods", "devices", ""];
-    frame.render_widget(Table::new(rows, widths).header(header(titles)), below);
+    listed(frame, below, screen, columns, rows.collect(), "");
 }
 
-fn queue(frame: &mut Frame, area: Rect, state: &TopState, view: &mut TopScreen, now: i64) {
+fn queue(frame: &mut Frame, area: Rect, state: &TopState, screen: &mut TopScreen, now: i64) {
     let left_out = left_out(state.queue.left_out, "groups of pods");
     let rows = state.queue.groups.iter().map(|group| {
         let who = group.owner.clone().unwrap_or_else(|| group.pod.clone());
@@ -237,26 +236,18 @@ fn queue(frame: &mut Frame, area: Rect, state: &TopState, view: &mut TopScreen, 
             group.message.clone().unwrap_or_default(),
         ])
     });
-    let widths = [
-        Constraint::Length(5),
-        Constraint::Fill(2),
-        Constraint::Length(6),
-        Constraint::Length(10),
-        Constraint::Length(12),
-        Constraint::Fill(4),
+    let columns = [
+        ("since", Constraint::Length(5)),
+        ("pods of", Constraint::Fill(2)),
+        ("pods", Constraint::Length(6)),
+        ("priority", Constraint::Length(10)),
+        ("state", Constraint::Length(12)),
+        ("why", Constraint::Fill(4)),
     ];
-    listed(
-        frame,
-        area,
-        view,
-        rows.collect(),
-        &widths,
-        ["since", "pods of", "pods", "priority", "state", "why"],
-        &left_out,
-    );
+    listed(frame, area, screen, columns, rows.collect(), &left_out);
 }
 
-fn gangs(frame: &mut Frame, area: Rect, state: &TopState, view: &mut TopScreen) {
+fn gangs(frame: &mut Frame, area: Rect, state: &TopState, screen: &mut TopScreen) {
     let left_out = left_out(state.gangs.left_out, "gangs");
     let rows = state.gangs.gangs.iter().map(|gang| {
         Row::new([
@@ -268,26 +259,18 @@ fn gangs(frame: &mut Frame, area: Rect, state: &TopState, view: &mut TopScreen) 
             gang.message.clone(),
         ])
     });
-    let widths = [
-        Constraint::Fill(2),
-        Constraint::Length(14),
-        Constraint::Length(6),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Fill(4),
+    let columns = [
+        ("gang", Constraint::Fill(2)),
+        ("phase", Constraint::Length(14)),
+        ("bound", Constraint::Length(6)),
+        ("members", Constraint::Length(8)),
+        ("minimum", Constraint::Length(8)),
+        ("message", Constraint::Fill(4)),
     ];
-    listed(
-        frame,
-        area,
-        view,
-        rows.collect(),
-        &widths,
-        ["gang", "phase", "bound", "members", "minimum", "message"],
-        &left_out,
-    );
+    listed(frame, area, screen, columns, rows.collect(), &left_out);
 }
 
-fn quotas(frame: &mut Frame, area: Rect, state: &TopState, view: &mut TopScreen) {
+fn quotas(frame: &mut Frame, area: Rect, state: &TopState, screen: &mut TopScreen) {
     let mut rows = Vec::new();
     for quota in &state.quotas {
         for (at, resource) in quota.resources.iter().enumerate() {
@@ -304,75 +287,72 @@ fn quotas(frame: &mut Frame, area: Rect, state: &TopState, view: &mut TopScreen)
             ]));
         }
     }
-    let widths = [
-        Constraint::Fill(2),
-        Constraint::Length(8),
-        Constraint::Length(10),
-        Constraint::Fill(1),
-        Constraint::Length(12),
-        Constraint::Length(12),
-        Constraint::Length(12),
-        Constraint::Length(12),
+    let columns = [
+        ("quota", Constraint::Fill(2)),
+        ("waiting", Constraint::Length(8)),
+        ("reclaimed", Constraint::Length(10)),
+        ("resource", Constraint::Fill(1)),
+        ("used", Constraint::Length(12)),
+        ("borrowed", Constraint::Length(12)),
+        ("guaranteed", Constraint::Length(12)),
+        ("maximum", Constraint::Length(12)),
     ];
-    let titles = ["quota", "waiting", "reclaimed", "resource", "used", "borrowed", "guaranteed", "maximum"];
-    listed(frame, area, view, rows, &widths, titles, "");
+    listed(frame, area, screen, columns, rows, "");
 }
 
-fn agents(frame: &mut Frame, area: Rect, state: &TopState, view: &mut TopScreen) {
+fn agents(frame: &mut Frame, area: Rect, state: &TopState, screen: &mut TopScreen) {
     let all: u64 = state.agents.iter().map(|agent| agent.dispatched).sum();
     let rows = state.agents.iter().enumerate().map(|(at, agent)| {
         let part = (agent.dispatched * 1_000).checked_div(all).unwrap_or_default();
         Row::new([
             Cell::new(at.to_string()),
             Cell::new(agent.dispatched.to_string()),
-            Cell::new(share(part as i64, view).style(Style::new())),
+            Cell::new(share(part as i64, screen).style(Style::new())),
             Cell::new(agent.lists.to_string()),
             Cell::new(format!("{:.1} MiB", agent.bytes as f64 / f64::from(1 << 20))),
             Cell::new(agent.evictions.to_string()),
         ])
     });
-    let widths = [
-        Constraint::Length(6),
-        Constraint::Length(14),
-        Constraint::Length(16),
-        Constraint::Length(8),
-        Constraint::Length(12),
-        Constraint::Fill(1),
+    let columns = [
+        ("agent", Constraint::Length(6)),
+        ("requests", Constraint::Length(14)),
+        ("share", SHARE),
+        ("lists", Constraint::Length(8)),
+        ("caches", Constraint::Length(12)),
+        ("evictions", Constraint::Fill(1)),
     ];
-    let titles = ["agent", "requests", "share", "lists", "caches", "evictions"];
-    listed(frame, area, view, rows.collect(), &widths, titles, "");
+    listed(frame, area, screen, columns, rows.collect(), "");
 }
 
-/// Draws a table with the rows that fit, and a note below.
+/// Title and width.
+type Column<'a> = (&'a str, Constraint);
+
+/// Draws a table with the rows that fit below those that were scrolled away, and a note.
 fn listed<'a, const N: usize>(
     frame: &mut Frame,
     area: Rect,
-    view: &mut TopScreen,
+    screen: &mut TopScreen,
+    columns: [Column<'a>; N],
     rows: Vec<Row<'a>>,
-    widths: &[Constraint; N],
-    titles: [&'a str; N],
     note: &str,
 ) {
-    let [table, below] =
+    let [list, below] =
         Layout::vertical([Constraint::Min(1), Constraint::Length(u16::from(!note.is_empty()))]).areas(area);
     if rows.is_empty() {
-        frame.render_widget(Paragraph::new("none"), table);
+        frame.render_widget(Paragraph::new("none"), list);
         return;
     }
-    let rows = window(rows, table, view);
-    frame.render_widget(Table::new(rows, widths).header(header(titles)), table);
-    frame.render_widget(Paragraph::new(note).wrap(Wrap { trim: true }), below);
+    let fit = usize::from(list.height.saturating_sub(1)).max(1);
+    screen.above = screen.above.min(rows.len().saturating_sub(fit));
+    let rows = rows.into_iter().skip(screen.above).take(fit);
+    frame.render_widget(table(columns, rows), list);
+    frame.render_widget(Paragraph::new(note), below);
 }
 
-/// Returns the rows below those that were scrolled away, of which the last stays.
-fn window<'a>(rows: Vec<Row<'a>>, area: Rect, view: &mut TopScreen) -> Vec<Row<'a>> {
-    let fit = usize::from(area.height.saturating_sub(1)).max(1);
-    view.above = view.above.min(rows.len().saturating_sub(fit));
-    rows.into_iter().skip(view.above).take(fit).collect()
-}
-
-fn header<'a, const N: usize>(titles: [&'a str; N]) -> Row<'a> {
-    Row::new(titles).style(Style::new().add_modifier(Modifier::UNDERLINED))
+fn table<'a, const N: usize>(columns: [Column<'a>; N], rows: impl Iterator<Item = Row<'a>>) -> Table<'a> {
+    let header =
+        Row::new(columns.map(|(title, _)| title)).style(Style::new().add_modifier(Modifier::UNDERLINED));
+    Table::new(rows, columns.map(|(_, width)| width)).header(header)
 }
 
 fn or_dash(text: &str) -> String {
@@ -380,10 +360,13 @@ fn or_dash(text: &str) -> String {
 }
 
 /// A bar, and its value beside it: the colour says nothing else.
-fn share(permille: i64, view: &TopScreen) -> Line<'static> {
+fn share(permille: i64, screen: &TopScreen) -> Line<'static> {
     let full = (permille.clamp(0, 1_000) as usize * BAR).div_ceil(1_000);
     let bar = format!("{}{}", "■".repeat(full), "·".repeat(BAR - full));
-    Line::from(vec![Span::styled(bar, view.heat(permille)), Span::raw(format!(" {:>4}", percent(permille)))])
+    Line::from(vec![
+        Span::styled(bar, screen.heat(permille)),
+        Span::raw(format!(" {:>4}", percent(permille))),
+    ])
 }
 
 fn percent(permille: i64) -> String {

@@ -505,7 +505,8 @@ fn the_memory_limit_has_room_for_all_caches() {
     let limit = berth_model::Quantity::parse(limit).expect("a quantity").value();
     let config = loaded_config(&objects);
     let caches = config.agent_count(usize::MAX) as i64 + 1;
-    let bytes = caches * (i64::from(config.cache_memory_mib) << 20);
+    // That of the agent which answers what would fit is small.
+    let bytes = caches * (i64::from(config.cache_memory_mib) << 20) + (32 << 20);
     assert!(bytes <= limit * 2 / 3, "{caches} caches may take {bytes} of {limit} bytes");
 }
 

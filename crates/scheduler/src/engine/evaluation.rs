@@ -108,7 +108,7 @@ impl Engine {
     }
 
     /// Lets an agent of the caller copy the changed rows. Bounded by the rows of one slice at a time.
-    pub fn inform(&self, agent: &mut Agent) {
+    pub fn catch_up(&self, agent: &mut Agent) {
         self.approach(Operation::Evaluation, agent);
     }
 
