@@ -38,10 +38,12 @@ pub fn prepare(folder: &Path) -> Result<(Vec<String>, PathBuf)> {
     Ok((args, log))
 }
 
-/// Decisions about the pods of one workload, as logged so far.
+/// Decisions about the pods of one workload since this was created, as logged so far.
 pub struct Decisions {
     workload: &'static Workload,
     log: BufReader<File>,
+    /// Writes before that are not the scheduler's.
+    since: Timestamp,
     /// A line whose end is not written yet.
     partial: String,
     bound: HashSet<usize>,
@@ -80,6 +82,7 @@ impl Decisions {
         Ok(Decisions {
             workload,
             log: BufReader::new(log),
+            since: Timestamp::now(),
             partial: String::new(),
             bound: HashSet::new(),
             told: HashSet::new(),
@@ -103,6 +106,9 @@ impl Decisions {
 
     fn take(&mut self, entry: Entry) -> Result<()> {
         let at: Timestamp = entry.stage_timestamp.parse()?;
+        if at < self.since {
+            return Ok(());
+        }
         self.writes += 1;
         self.first_write = Some(self.first_write.map_or(at, |first| first.min(at)));
         if is_bystander(&entry.object_ref.name) {

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use berth_crds::Allocation;
 use berth_telemetry::process::usage_of;
-use berth_testenv::{ControlPlane, Options};
+use berth_testenv::{ControlPlane, Options, Process};
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -31,8 +31,8 @@ use crate::audit;
 use crate::lived_in;
 use crate::workload::Size;
 use crate::workload::{
-    NODE_MEMORY_MIB, NODE_MILLI_CPU, NODE_PODS, Workload, device_class, index_in, is_bystander,
-    priority_class,
+    NODE_MEMORY_MIB, NODE_MILLI_CPU, NODE_PODS, Workload, claim_template, device_class, index_in,
+    is_bystander, priority_class,
 };
 
 const CREATIONS_IN_FLIGHT: usize = 48;
@@ -42,6 +42,9 @@ const QUIET_CPU_MAX: Duration = Duration::from_millis(40);
 const QUIET_LIMIT: Duration = Duration::from_secs(30);
 /// Flag of kube-apiserver and kube-scheduler for PodGroups, which are alpha.
 pub const POD_GROUP_GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
+/// Maximum time for the claims of all pods, and how often their number is read.
+const CLAIMS_LIMIT: Duration = Duration::from_secs(300);
+const CLAIMS_POLL: Duration = Duration::from_secs(2);
 const ESTABLISHED_LIMIT: Duration = Duration::from_secs(30);
 
 pub struct Cluster {
@@ -51,6 +54,8 @@ pub struct Cluster {
     pub folder: TempDir,
     pub workload: &'static Workload,
     size: Size,
+    /// Makes claims from templates.
+    _controllers: Option<Process>,
 }
 
 impl Cluster {
@@ -90,6 +95,13 @@ impl Cluster {
             let slices = workload.slices(size.nodes);
             create::<ResourceSlice>(&Api::all(client.clone()), slices, progress).await?;
         }
+        let mut controllers = None;
+        if workload.templates {
+            let template = std::iter::once(claim_template());
+            create::<ResourceClaimTemplate>(&Api::default_namespaced(client.clone()), template, progress)
+                .await?;
+            controllers = Some(control_plane.start_controller_manager(&["resourceclaim-controller"]).await?);
+        }
         if workload.lived_in {
             progress.set_message("creating namespaces, controllers and Services");
             create::<Namespace>(&Api::all(client.clone()), lived_in::namespaces(), progress).await?;
@@ -109,10 +121,28 @@ impl Cluster {
         let pods =
             (0..workload.pod_count(size.pods)).map(|index| workload.pod_json(workload.pod(index), scheduler));
         create_namespaced::<Pod>(&client, pods, progress).await?;
-        let cluster = Cluster { control_plane, client, audit_log, folder, workload, size };
+        let cluster =
+            Cluster { control_plane, client, audit_log, folder, workload, size, _controllers: controllers };
+        if workload.templates {
+            progress.set_message("waiting for claims");
+            cluster.await_claims(workload.pod_count(size.pods)).await?;
+        }
         progress.set_message("waiting for quiet");
         cluster.await_quiet().await;
         Ok(cluster)
+    }
+
+    /// Returns when each pod names the claim that was made for it.
+    async fn await_claims(&self, pods: usize) -> Result<()> {
+        let started = Instant::now();
+        let api = Api::<Pod>::default_namespaced(self.client.clone());
+        let has_claim =
+            |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.resource_claim_statuses.is_some());
+        while api.list(&ListParams::default()).await?.iter().filter(|pod| has_claim(pod)).count() < pods {
+            ensure!(started.elapsed() < CLAIMS_LIMIT, "kube-controller-manager has not made all claims");
+            tokio::time::sleep(CLAIMS_POLL).await;
+        }
+        Ok(())
     }
 
     /// Returns when the control plane is idle, or has not become idle for long.

@@ -19,7 +19,7 @@ use anyhow::{Result, bail};
 use clap::{Parser, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use report::Report;
+use report::{Page, Report};
 use subject::Subject;
 use workload::Size;
 use workload::{WORKLOADS, Workload};
@@ -48,9 +48,12 @@ struct Options {
     /// Number of runs of each measurement, in turn; the table has medians.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
-    /// Also write the table to this file; if it has the markers of `docs/benchmarks.md`, between them.
+    /// Also write the table to this file; if it exists, between the markers of the section.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
+    /// Section of the file: its markers are `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
+    #[arg(long, value_name = "NAME", default_value = "cluster", requires = "markdown")]
+    section: String,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -105,9 +108,10 @@ async fn measure_all(options: Options) -> Result<()> {
     {
         bail!("berth+features needs the namespaces of --workload lived-in, and cannot run {}", other.name);
     }
-    if let Some(file) = &options.markdown {
+    let page = options.markdown.as_ref().map(|file| Page { file, section: &options.section });
+    if let Some(page) = &page {
         // Fails before half an hour of measuring, not after it.
-        report::check_target(file)?;
+        page.check()?;
     }
     let size = Size { nodes: options.nodes as usize, pods: options.pods as usize };
     let mut report = Report::new(size)?;
@@ -136,8 +140,8 @@ async fn measure_all(options: Options) -> Result<()> {
         Output::Table => println!("\n{}", report.markdown()),
         Output::Json => println!("{}", serde_json::to_string_pretty(&report)?),
     }
-    if let Some(file) = &options.markdown {
-        report::write_markdown(file, &report.markdown())?;
+    if let Some(page) = page {
+        page.write(&report.markdown())?;
     }
     Ok(())
 }

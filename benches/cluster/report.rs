@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use berth::columns;
 use berth_testenv::binaries::Environment;
 use serde::Serialize;
@@ -14,8 +14,11 @@ use crate::subject::Subject;
 use crate::workload::Size;
 use crate::workload::{WORKLOADS, Workload};
 
-const BEGIN: &str = "<!-- cluster: begin; written by `cargo bench --bench cluster -- --markdown FILE` -->";
-const END: &str = "<!-- cluster: end -->";
+/// A file with text around a table, and the name of the section whose markers enclose the table.
+pub struct Page<'a> {
+    pub file: &'a Path,
+    pub section: &'a str,
+}
 
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -239,35 +242,43 @@ fn memory_gib() -> Option<u64> {
     Some(kib.div_ceil(1 << 20))
 }
 
-/// # Errors
-/// The file exists and has no markers for the table.
-pub fn check_target(file: &Path) -> Result<()> {
-    if file.exists() {
-        split(&fs::read_to_string(file)?, file)?;
+impl Page<'_> {
+    /// # Errors
+    /// The file exists and has no markers for the table.
+    pub fn check(&self) -> Result<()> {
+        if self.file.exists() {
+            self.split(&fs::read_to_string(self.file)?)?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Replaces the text between the markers; creates the file if it does not exist.
-pub fn write_markdown(file: &Path, markdown: &str) -> Result<()> {
-    let whole = if file.exists() {
-        let text = fs::read_to_string(file)?;
-        let (before, after) = split(&text, file)?;
-        format!("{before}{BEGIN}\n\n{markdown}\n{END}{after}")
-    } else {
-        markdown.to_owned()
-    };
-    fs::write(file, whole).with_context(|| format!("cannot write {}", file.display()))
-}
+    /// Replaces the text between the markers; creates the file if it does not exist.
+    pub fn write(&self, markdown: &str) -> Result<()> {
+        let whole = if self.file.exists() {
+            let text = fs::read_to_string(self.file)?;
+            let (before, after) = self.split(&text)?;
+            let (begin, end) = self.markers();
+            format!("{before}{begin}\n\n{markdown}\n{end}{after}")
+        } else {
+            markdown.to_owned()
+        };
+        fs::write(self.file, whole).with_context(|| format!("cannot write {}", self.file.display()))
+    }
 
-/// Returns the text before the first marker and after the second.
-fn split<'a>(text: &'a str, file: &Path) -> Result<(&'a str, &'a str)> {
-    let parts = text.split_once(BEGIN).zip(text.split_once(END));
-    let parts = parts.map(|((before, _), (_, after))| (before, after));
-    ensure!(
-        parts.is_some(),
-        "{} exists but has no lines {BEGIN:?} and {END:?} to put the table between",
-        file.display()
-    );
-    Ok(parts.unwrap_or_default())
+    fn markers(&self) -> (String, String) {
+        (format!("<!-- {}: begin -->", self.section), format!("<!-- {}: end -->", self.section))
+    }
+
+    /// Returns the text before the first marker and after the second.
+    fn split<'a>(&self, text: &'a str) -> Result<(&'a str, &'a str)> {
+        let (begin, end) = self.markers();
+        let parts =
+            text.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
+        parts.with_context(|| {
+            format!(
+                "{} exists but has no lines {begin:?} and {end:?} to put the table between",
+                self.file.display()
+            )
+        })
+    }
 }

@@ -36,6 +36,8 @@ pub struct Workload {
     pub preempts: bool,
     /// Devices that a driver has published for each node; each pod requests one, by the extended resource of their class.
     pub devices: usize,
+    /// Instead, each pod has a claim for it, which Kubernetes' controller has made from a template.
+    pub templates: bool,
     /// Pods, controllers, Services and bystanders as in [`crate::lived_in`].
     pub lived_in: bool,
 }
@@ -77,6 +79,7 @@ const PLAIN: Workload = Workload {
     pod_groups: false,
     preempts: false,
     devices: 0,
+    templates: false,
     lived_in: false,
 };
 
@@ -154,6 +157,13 @@ pub const WORKLOADS: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "claim-template",
+        about: "one class; each pod has a claim for one of 8 devices of each node, made from a template by Kubernetes' controller",
+        devices: 8,
+        templates: true,
+        ..PLAIN
+    },
+    Workload {
         name: "lived-in",
         about: "500 workloads in 50 namespaces with controllers and Services (default spreading applies), three tenths of \
                 them with pod anti-affinity, a tenth with soft zone spread, a tenth StatefulSets; a CoreDNS; 25 pods/s of \
@@ -173,6 +183,8 @@ pub const NODE_MEMORY_MIB: usize = 32 << 10;
 pub const NODE_PODS: usize = 110;
 
 const DRIVER: &str = "gpu.example.com";
+const DEVICE_CLASS: &str = "gpu";
+const CLAIM_TEMPLATE: &str = "one-gpu";
 /// The extended resource that the devices of the class provide.
 const DEVICE: &str = "example.com/gpu";
 
@@ -262,13 +274,19 @@ impl Workload {
             "memory": format!("{}Mi", pod.memory_mib),
         });
         let mut resources = json!({"requests": requests});
-        if self.devices > 0 {
+        if self.templates {
+            resources["claims"] = json!([{"name": DEVICE_CLASS}]);
+        } else if self.devices > 0 {
             resources["limits"] = json!({DEVICE: "1"});
         }
         let mut spec = json!({
             "schedulerName": scheduler,
             "containers": [{"name": "main", "image": "pause", "resources": resources}],
         });
+        if self.templates {
+            spec["resourceClaims"] =
+                json!([{"name": DEVICE_CLASS, "resourceClaimTemplateName": CLAIM_TEMPLATE}]);
+        }
         if self.preempts {
             spec["priorityClassName"] = json!(PRIORITY_CLASS);
         }
@@ -440,8 +458,17 @@ pub fn priority_class() -> Value {
 pub fn device_class() -> Value {
     let expression = format!("device.driver == '{DRIVER}'");
     json!({
-        "metadata": {"name": "gpu"},
+        "metadata": {"name": DEVICE_CLASS},
         "spec": {"extendedResourceName": DEVICE, "selectors": [{"cel": {"expression": expression}}]},
+    })
+}
+
+/// Returns the template of the claims of the pods.
+pub fn claim_template() -> Value {
+    let request = json!({"name": "one", "exactly": {"deviceClassName": DEVICE_CLASS}});
+    json!({
+        "metadata": {"name": CLAIM_TEMPLATE},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
     })
 }
 
