@@ -181,7 +181,7 @@ impl<'a> Trial<'a> {
         let (scheduler, _) = self.world.parts();
         scheduler.eviction_finished(eviction, ended, now);
         if evicts {
-            scheduler.delete_pod(&eviction.victim.uid);
+            scheduler.suppose_evicted(&eviction.victim.uid);
             self.decisions += 1;
             let victim = format!("{}/{}", eviction.victim.namespace, eviction.victim.name);
             self.victims.entry(eviction.preemptor.uid.clone()).or_default().push(victim);

@@ -444,10 +444,13 @@ impl LiveTrial<'_> {
         let survey = self.agent.survey(&kind.class, pod.priority, &[], self.now, |_| {}).ok()?;
         // The cheapest are the last.
         let nodes: Vec<_> = survey.candidates.iter().rev().take(SITES_MAX).copied().collect();
-        let (mut sites, budgets) = self.engine.sites_of(&nodes, pod.priority);
+        let (mut sites, budgets) = self.engine.sites_of(&nodes, &kind.class, pod.priority);
         let mut cheapest: Option<(Victims, &Site)> = None;
         for site in &mut sites {
-            site.pods.retain(|there| !self.gone.contains(&there.pod.pod.uid));
+            if site.pods.iter().any(|there| self.gone.contains(&there.pod.pod.uid)) {
+                site.pods.retain(|there| !self.gone.contains(&there.pod.pod.uid));
+                site.devices = site.devices.take().map(|devices| devices.left_without(&self.gone));
+            }
             // The view is older than the sites.
             if self.agent.view().row(site.node).revision == site.revision
                 && let Ok(victims) = self.agent.dry_run(&kind.class, site, &budgets, self.now)
@@ -457,13 +460,13 @@ impl LiveTrial<'_> {
             }
         }
         let (victims, site) = cheapest?;
-        for victim in &victims.pods {
-            if site.pods.iter().any(|there| there.pod.pod.uid == victim.pod.uid) {
-                self.agent.suppose_gone(site.node, &victim.holding);
-                self.gone.insert(victim.pod.uid.clone());
-            }
-        }
-        Some((site.node, victims.pods))
+        let (node, site) = (site.node, site.clone());
+        let gone: BTreeSet<_> = victims.pods.iter().map(|victim| victim.pod.uid.clone()).collect();
+        self.gone.extend(
+            site.pods.iter().map(|there| &there.pod.pod.uid).filter(|uid| gone.contains(*uid)).cloned(),
+        );
+        self.agent.suppose_evicted(site, &gone);
+        Some((node, victims.pods))
     }
 
     /// Places a pod on each node that a DaemonSet selects.

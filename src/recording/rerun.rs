@@ -347,6 +347,7 @@ impl Rerun {
                     Action::Evict(eviction) => {
                         self.preempted += 1;
                         self.scheduler.eviction_finished(&eviction, Ok(()), self.now);
+                        self.scheduler.suppose_evicted(&eviction.victim.uid);
                         self.remove(&eviction.victim.uid);
                     }
                     Action::Claim(_)

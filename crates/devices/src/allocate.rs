@@ -153,17 +153,65 @@ pub struct Fit {
     pub left_permille: u16,
 }
 
-/// Returns how the node of this name and labels would serve the claims.
-///
-/// # Errors
-/// As [`allocate`].
+/// Returns how the node of this name and labels would serve the claims; `None`: not at all, for the reason that [`allocate`] gives.
 pub fn fit(
     claims: &[Shared<DeviceRequests>],
     devices: &NodeDevices,
     node: &str,
     labels: &Labels,
-) -> Result<Fit, Box<NoDevices>> {
-    Ok(Search::run(claims, devices, node, labels)?.fit())
+) -> Option<Fit> {
+    match Plain::of(claims, devices) {
+        Some(plain) => plain.fit(devices, node, labels),
+        None => Some(Search::run(claims, devices, node, labels).ok()?.fit()),
+    }
+}
+
+/// The most common question: some devices of one kind, on a node with whole devices that only it reaches. Needs no search.
+struct Plain<'a> {
+    wanted: &'a DeviceAlternative,
+    count: usize,
+}
+
+impl<'a> Plain<'a> {
+    fn of(claims: &'a [Shared<DeviceRequests>], devices: &NodeDevices) -> Option<Plain<'a>> {
+        let [claim] = claims else { return None };
+        let [request] = &*claim.requests else { return None };
+        let [wanted] = &*request.alternatives else { return None };
+        let count = wanted.count.filter(|count| (1..=DEVICES_OF_CLAIM_MAX as u64).contains(count))?;
+        let is_plain = |pool: &Arc<PoolUse>| pool.pool.is_plain && pool.pool.state == PoolState::Complete;
+        let all_plain = devices.shared.is_empty() && devices.own.iter().all(is_plain);
+        let whole = wanted.capacity.is_empty() && !wanted.admin_access && claim.constraints.is_empty();
+        (all_plain && whole).then_some(Plain { wanted, count: count as usize })
+    }
+
+    fn fit(&self, devices: &NodeDevices, node: &str, labels: &Labels) -> Option<Fit> {
+        let (mut missing, mut left, mut pools) = (self.count, 0, 0);
+        let mut last: Option<(&Arc<Model>, bool)> = None;
+        for pool in &devices.own {
+            let reached = pool.pool.reached(node, labels);
+            let (before, mut free) = (missing, 0);
+            for at in reached.iter() {
+                if pool.used[*at] != DeviceUse::default() {
+                    continue;
+                }
+                free += 1;
+                let device = &pool.pool.devices[*at];
+                if missing > 0 && device.taints.iter().all(|taint| self.wanted.tolerates(taint)) {
+                    let known = last.filter(|(model, _)| Arc::ptr_eq(model, &device.model));
+                    let is_match = || (&device.model, matches(self.wanted, device) == Ok(true));
+                    let (model, serves) = known.unwrap_or_else(is_match);
+                    last = Some((model, serves));
+                    missing -= usize::from(serves);
+                }
+            }
+            let taken = before - missing;
+            if taken > 0 {
+                left += (free - taken) as u128 * 1000 / reached.len() as u128;
+                pools += 1;
+            }
+        }
+        (missing == 0).then(|| Fit { alternatives: None, left_permille: (left / pools) as u16 })
+    }
 }
 
 /// A device that the node reaches.
@@ -424,7 +472,7 @@ impl<'a> Search<'a> {
         let candidate = &self.candidates[choice.matching[position]];
         let is_taken = match wanted.admin_access {
             true => candidate.claims.contains(&claim),
-            false => candidate.used.whole || !candidate.claims.is_empty(),
+            false => candidate.used.wholes > 0 || !candidate.claims.is_empty(),
         };
         if is_taken {
             return Some(Excluded::Taken);
@@ -435,8 +483,7 @@ impl<'a> Search<'a> {
         if candidate.uses_counters() && !has_counters(&self.left[candidate.pool], candidate.device) {
             return Some(Excluded::Counters);
         }
-        let tolerated = |taint| wanted.tolerations.iter().any(|toleration| toleration.tolerates(taint));
-        if !candidate.device.taints.iter().all(tolerated) {
+        if !candidate.device.taints.iter().all(|taint| wanted.tolerates(taint)) {
             return Some(Excluded::Tainted);
         }
         let requests = &self.claims[claim];
@@ -616,7 +663,7 @@ impl<'a> Search<'a> {
         }
         let of_pool = self.candidates.iter().filter(|candidate| candidate.pool == pool);
         let is_free = |candidate: &&Candidate| {
-            !candidate.used.whole
+            candidate.used.wholes == 0
                 && candidate.used.shares + candidate.shares == 0
                 && candidate.claims.is_empty()
         };

@@ -27,10 +27,13 @@ pub struct DevicePool {
     elsewhere: Vec<usize>,
     /// The different ways in which its slices and devices name nodes, but for those of a single node.
     reaches: Vec<Reach>,
-    /// Every node sees the pool: it has slices that name no node, or counters.
+    /// Every node sees the pool: it has slices that name no node, or counters while it is not complete.
     seen_everywhere: bool,
     /// It has devices with binding conditions, which come last.
     pub is_slow: bool,
+    /// Its devices are whole: they neither take parts of counters nor can be shared, and have neither binding conditions nor policies for
+    /// requests of capacity.
+    pub is_plain: bool,
 }
 
 /// Whether devices of a pool may be allocated.
@@ -69,8 +72,8 @@ pub struct PoolUse {
 /// The use of one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceUse {
-    /// A claim has all of it.
-    pub whole: bool,
+    /// Claims that have all of it: at most one, unless schedulers disagreed.
+    pub wholes: u32,
     /// Claims that share it.
     pub shares: u32,
     /// What these have of its capacity.
@@ -131,6 +134,7 @@ impl DevicePool {
             reaches: Vec::new(),
             seen_everywhere: false,
             is_slow: false,
+            is_plain: true,
         };
         let mut devices = Vec::new();
         for slice in &slices {
@@ -139,8 +143,7 @@ impl DevicePool {
                     pool.state = PoolState::Invalid(format!("counter set {set:?} is published twice").into());
                 }
             }
-            pool.seen_everywhere |= !slice.counters.is_empty()
-                || matches!(slice.reach, Reach::Nodes(_) | Reach::All)
+            pool.seen_everywhere |= matches!(slice.reach, Reach::Nodes(_) | Reach::All)
                 || (slice.reach == Reach::PerDevice
                     && slice.devices.iter().any(|device| !matches!(device.reach, Some(Reach::Node(_)))));
             let note = |reach: &Reach, pool: &mut DevicePool| match reach {
@@ -160,6 +163,10 @@ impl DevicePool {
                     _ => pool.elsewhere.push(devices.len()),
                 }
                 pool.is_slow |= !device.binding_conditions.is_empty();
+                pool.is_plain &= device.binding_conditions.is_empty()
+                    && device.consumes.is_empty()
+                    && !device.traits.multiple
+                    && device.traits.capacity.values().all(|capacity| capacity.policy.is_none());
                 devices.push(PoolDevice {
                     name: device.name.clone(),
                     model: model(device),
@@ -178,6 +185,8 @@ impl DevicePool {
         {
             pool.state = PoolState::Invalid(why.into());
         }
+        // Such a pool keeps all nodes from requests for all devices.
+        pool.seen_everywhere |= !pool.counters.is_empty() && pool.state != PoolState::Complete;
         pool
     }
 
@@ -205,10 +214,10 @@ impl DevicePool {
         None
     }
 
-    /// Returns whether the pool matters to a node: a slice of it is for the node, or has counters.
+    /// Returns whether the pool matters to a node: a slice of it is for the node, or has counters and others are missing.
     pub fn is_seen_from(&self, node: &str, labels: &Labels) -> bool {
         self.of_node.contains_key(node)
-            || !self.counters.is_empty()
+            || !self.counters.is_empty() && self.state != PoolState::Complete
             || self.reaches.iter().any(|reach| reach.covers(node, labels))
     }
 
@@ -249,13 +258,41 @@ impl PoolUse {
         pool_use
     }
 
+    /// Reverts [`PoolUse::take`].
+    fn give_back(&mut self, at: usize, device: &AllocatedDevice) {
+        let used = &mut self.used[at];
+        if device.admin_access || !used.is_used() {
+            return;
+        }
+        if device.share.is_some() {
+            used.shares = used.shares.saturating_sub(1);
+            for (name, amount) in &device.consumed {
+                if let Some(sum) = used.consumed.get_mut(name) {
+                    *sum = sum.saturating_sub(*amount);
+                }
+            }
+        } else {
+            used.wholes = used.wholes.saturating_sub(1);
+        }
+        if !used.is_used() {
+            used.consumed.clear();
+            for (set, counters) in &self.pool.devices[at].consumes {
+                for (name, amount) in counters {
+                    if let Some(left) = self.left.get_mut(set).and_then(|set| set.get_mut(name)) {
+                        *left = left.saturating_add(*amount);
+                    }
+                }
+            }
+        }
+    }
+
     /// Charges a device that a claim has.
     pub fn take(&mut self, at: usize, admin: bool, shares: bool, consumed: &[(Arc<str>, Quantity)]) {
         if admin {
             return;
         }
         let used = &mut self.used[at];
-        let first = !used.whole && used.shares == 0;
+        let first = !used.is_used();
         if shares {
             used.shares += 1;
             for (name, amount) in consumed {
@@ -263,7 +300,7 @@ impl PoolUse {
                 *sum = sum.saturating_add(*amount);
             }
         } else {
-            used.whole = true;
+            used.wholes += 1;
         }
         if first {
             let device = &self.pool.devices[at];
@@ -278,6 +315,12 @@ impl PoolUse {
     }
 }
 
+impl DeviceUse {
+    pub fn is_used(&self) -> bool {
+        self.wholes > 0 || self.shares > 0
+    }
+}
+
 impl NodeDevices {
     /// Returns the pools in the order of allocation: by name, those with binding conditions last.
     pub fn pools(&self) -> Vec<&Arc<PoolUse>> {
@@ -286,21 +329,48 @@ impl NodeDevices {
         pools
     }
 
-    /// Returns what is left when these are allocated, too.
-    pub fn without(&self, allocations: &[ClaimAllocation]) -> NodeDevices {
-        let mut left = self.clone();
-        let mut shared: Vec<_> = left.shared.iter().cloned().collect();
-        for device in allocations.iter().flat_map(|allocation| &allocation.devices) {
-            let mut pools = left.own.iter_mut().chain(&mut shared);
-            let Some(pool) = pools.find(|pool| pool.pool.id == device.id.pool) else {
+    /// Returns what is left when these are in use, too.
+    pub fn without<'a>(&self, devices: impl IntoIterator<Item = &'a AllocatedDevice>) -> NodeDevices {
+        self.changed(devices, |pool, at, device| {
+            pool.take(at, device.admin_access, device.share.is_some(), &device.consumed);
+        })
+    }
+
+    /// Returns what is left when these, which are in use, are in use no longer.
+    pub fn with<'a>(&self, devices: impl IntoIterator<Item = &'a AllocatedDevice>) -> NodeDevices {
+        self.changed(devices, PoolUse::give_back)
+    }
+
+    fn changed<'a>(
+        &self,
+        devices: impl IntoIterator<Item = &'a AllocatedDevice>,
+        mut change: impl FnMut(&mut PoolUse, usize, &AllocatedDevice),
+    ) -> NodeDevices {
+        let mut changed = self.clone();
+        let mut shared: Option<Vec<_>> = None;
+        for device in devices {
+            let is_its = |pool: &&mut Arc<PoolUse>| pool.pool.id == device.id.pool;
+            let pool = match changed.own.iter_mut().find(is_its) {
+                None => shared.get_or_insert_with(|| changed.shared.to_vec()).iter_mut().find(is_its),
+                own => own,
+            };
+            let Some(pool) = pool else {
                 continue;
             };
             if let Some(at) = pool.pool.devices.iter().position(|known| known.name == device.id.device) {
-                Arc::make_mut(pool).take(at, device.admin_access, device.share.is_some(), &device.consumed);
+                change(Arc::make_mut(pool), at, device);
             }
         }
-        left.shared = shared.into();
-        left
+        if let Some(shared) = shared {
+            changed.shared = shared.into();
+        }
+        changed
+    }
+
+    /// Returns the devices with nothing in use of the node's own pools.
+    pub fn unused(&self) -> NodeDevices {
+        let unused = |pool: &Arc<PoolUse>| Arc::new(PoolUse::new(pool.pool.clone(), None));
+        NodeDevices { own: self.own.iter().map(unused).collect(), shared: self.shared.clone() }
     }
 }
 
@@ -354,6 +424,11 @@ impl DevicePools {
             news.merge(self.recount(&pool));
         }
         news
+    }
+
+    /// Returns the claims that have devices of this pool.
+    pub fn claims_of(&self, pool: &PoolId) -> impl Iterator<Item = &ClaimName> {
+        self.held.get(pool).into_iter().flat_map(BTreeMap::keys)
     }
 
     /// Returns the claims that have this device for themselves.
@@ -468,3 +543,6 @@ impl DeviceNews {
         self.nodes.is_empty() && !self.everywhere
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -154,6 +154,12 @@ pub struct DeviceAlternative {
     pub capacity: Box<[(Arc<str>, Quantity)]>,
 }
 
+impl DeviceAlternative {
+    pub fn tolerates(&self, taint: &DeviceTaint) -> bool {
+        self.tolerations.iter().any(|toleration| toleration.tolerates(taint))
+    }
+}
+
 /// One of `spec.devices.constraints`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeviceConstraint {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 
+use super::preemption::create_priority;
 use super::texts::{asks, assert_same_texts, with};
 use super::volumes::{create, namespaced};
 use super::*;
@@ -168,6 +169,65 @@ async fn pods_get_devices_with_their_node_and_the_next_ones_when_these_are_free_
     await_bound(&client, SOON, 6, |_| true).await;
     assert_eq!(assert_devices(&client).await, 6);
     berth.await_settled(SOON, 6).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_preempt_less_important_ones_for_their_devices_and_get_them_from_the_claim_controller() {
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    let _controllers =
+        cluster.start_controller_manager(&["resourceclaim-controller"]).await.expect("it starts");
+    create_nodes(&client, &Nodes { count: 3, ..Nodes::default() }).await;
+    create_class(&client, "gpu", &format!("device.driver == '{DRIVER}'")).await;
+    for node in 0..2 {
+        let gpus = (0..2).map(|at| gpu(format!("gpu-{at}"), "large", "80Gi")).collect();
+        create_slice(&client, &format!("node-{node}"), gpus).await;
+    }
+    let template = |name: &str, count: u32| {
+        let spec = exactly("gpu", json!({"count": count}));
+        json!({"metadata": {"name": name}, "spec": {"spec": spec}})
+    };
+    create::<ResourceClaimTemplate>(namespaced(&client), template("one", 1)).await;
+    create::<ResourceClaimTemplate>(namespaced(&client), template("two", 2)).await;
+    for (name, value) in [("low", 10), ("middle", 20), ("high", 1000)] {
+        create_priority(&client, name, value).await;
+    }
+    let berth = Berth::start(&cluster.kubeconfig(), "");
+    let of = |priority: &str, template: &str| {
+        with(uses("resourceClaimTemplateName", template), json!({"priorityClassName": priority}))
+    };
+    create_users(&client, "low", 2, of("low", "one")).await;
+    await_bound(&client, SOON, 2, |_| true).await;
+    create_users(&client, "middle", 2, of("middle", "one")).await;
+    await_bound(&client, SOON, 4, |_| true).await;
+    // Less important, and without devices: nobody gains by its eviction.
+    create_pods(&client, &Pods { prefix: "plain", count: 1, ..Pods::default() }, |_, _| {}).await;
+    await_bound(&client, SOON, 5, |_| true).await;
+
+    create_users(&client, "high", 1, of("high", "two")).await;
+    let leaving = || async {
+        let pods = all_pods(&client).await;
+        let leaving = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some());
+        leaving.map(|pod| name_of(pod).to_owned()).collect::<BTreeSet<_>>()
+    };
+    let low = BTreeSet::from(["low-0".to_owned(), "low-1".to_owned()]);
+    await_until(SOON, "the two least important pods, of one node, are being deleted", async || {
+        leaving().await == low
+    })
+    .await;
+    // One that fits where the others were must not take what they leave.
+    create_users(&client, "late", 2, of("low", "one")).await;
+    delete_pods(&client, low.clone()).await;
+    await_bound(&client, SOON, 4, |pod| !name_of(pod).starts_with("low")).await;
+    assert_eq!(assert_devices(&client).await, 4);
+    let bound: BTreeSet<_> = all_pods(&client)
+        .await
+        .iter()
+        .filter(|pod| node_of(pod).is_some())
+        .map(|pod| name_of(pod).to_owned())
+        .collect();
+    assert_eq!(bound, ["high-0", "middle-0", "middle-1", "plain-0"].map(str::to_owned).into());
+    berth.await_counted(SOON, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

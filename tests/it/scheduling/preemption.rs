@@ -6,7 +6,7 @@ use kube::api::{DeleteParams, PostParams};
 
 use super::*;
 
-async fn create_priority(client: &Client, name: &str, value: i32) {
+pub(super) async fn create_priority(client: &Client, name: &str, value: i32) {
     let api: Api<PriorityClass> = Api::all(client.clone());
     let class = json!({"metadata": {"name": name}, "value": value});
     let class = serde_json::from_value(class).expect("a priority class");

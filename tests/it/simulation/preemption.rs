@@ -73,8 +73,12 @@ impl Sim {
         if !may {
             return Err(format!("{} must not evict {}", preemptor.uid, victim.uid));
         }
-        let what =
-            [gang_of(preemptor).map(|_| "evicted for a gang"), gang_of(victim).map(|_| "gang evicted")];
+        let uses_devices = |pod: &Pod| !pod.devices.is_empty() || pod.extended.is_some();
+        let what = [
+            gang_of(preemptor).map(|_| "evicted for a gang"),
+            gang_of(victim).map(|_| "gang evicted"),
+            (uses_devices(preemptor) && uses_devices(victim)).then_some("evicted with its devices"),
+        ];
         what.into_iter().flatten().for_each(|what| self.tally.count(what));
         Ok(())
     }

@@ -104,7 +104,7 @@ impl Tally {
     }
 
     pub fn missing(&self) -> Vec<&'static str> {
-        const EXPECTED: [&str; 88] = [
+        const EXPECTED: [&str; 89] = [
             "evicted",
             "eviction refused",
             "evicted for a gang",
@@ -169,6 +169,7 @@ impl Tally {
             "device claim allocated by others",
             "slice withdrawn",
             "device write conflict",
+            "evicted with its devices",
             "device write without answer",
             "device write after a crash",
             "former writes awaited",

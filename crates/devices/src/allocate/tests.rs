@@ -411,3 +411,69 @@ fn a_shortage_says_which_request_and_what_became_of_the_devices() {
         "request r of class gpu: the node has no device"
     );
 }
+
+/// Model, tainted, with a capacity, and in use, of each device of two pools.
+type Plenty = (Vec<(u8, bool, bool, bool)>, Vec<(u8, bool, bool, bool)>);
+
+/// Returns two pools of node `n` with these devices.
+fn plenty((first, second): &Plenty) -> DevicePools {
+    let mut all = DevicePools::default();
+    for (name, devices) in [("first", first), ("second", second)] {
+        let of = |(at, (model, tainted, sized, _)): (usize, &(u8, bool, bool, bool))| {
+            let model = [("model", text(&model.to_string()))];
+            // Selectors fail on every fifth.
+            let mut device = device(&format!("d{at}"), if at % 5 == 4 { &[] } else { &model });
+            if *tainted {
+                let (key, effect) = ("broken".into(), DeviceTaintEffect::NoSchedule);
+                device.taints = [DeviceTaint { key, value: "".into(), effect }].into();
+            }
+            if *sized {
+                let capacity = DeviceCapacity { value: units(4), policy: None };
+                device.traits.capacity = [("memory".into(), capacity)].into();
+            }
+            device
+        };
+        let slice = slice(name, "n", devices.iter().enumerate().map(of).collect());
+        let pool = PoolId { driver: DRIVER.into(), name: name.into() };
+        all.apply_slice(Arc::new(ResourceSlice { pool: pool.clone(), ..slice }));
+        for (at, (.., in_use)) in devices.iter().enumerate().filter(|(_, device)| device.3) {
+            assert!(in_use);
+            let id = DeviceId { pool: pool.clone(), device: format!("d{at}").into() };
+            let held = AllocatedDevice { id, ..AllocatedDevice::default() };
+            let held = ClaimAllocation { devices: [held].into(), nodes: None };
+            all.set_allocation(&claim_name(&format!("{name}-{at}")), Some(&held));
+        }
+    }
+    all
+}
+
+proptest::proptest! {
+    #[test]
+    fn plain_requests_are_served_without_a_search_as_with_one(
+        devices in proptest::arbitrary::any::<Plenty>(),
+        count in 0u64..40,
+        selects in proptest::arbitrary::any::<bool>(),
+        tolerates in proptest::arbitrary::any::<bool>(),
+        model in 0u8..3,
+    ) {
+        // Few models, so that some match.
+        let few = |devices: Vec<(u8, bool, bool, bool)>| {
+            devices.into_iter().take(20).map(|device| (device.0 % 3, device.1, device.2, device.3)).collect()
+        };
+        let devices = (few(devices.0), few(devices.1));
+        let mut wanted = exactly(count);
+        if selects {
+            wanted = with(&format!("{MODEL} == \"{model}\""), wanted);
+        }
+        if tolerates {
+            let operator = DeviceTolerationOperator::Exists;
+            wanted.tolerations = [DeviceToleration { key: "".into(), operator, effect: None, seconds: None }].into();
+        }
+        let claims = [Shared::new(claim([request("r", [wanted])]))];
+        let on = plenty(&devices).on("n").expect("it has pools");
+        let (labels, is_plain) = (Labels::default(), (1..=DEVICES_OF_CLAIM_MAX as u64).contains(&count));
+        proptest::prop_assert_eq!(Plain::of(&claims, &on).is_some(), is_plain);
+        let searched = Search::run(&claims, &on, "n", &labels).ok().map(|search| search.fit());
+        proptest::prop_assert_eq!(fit(&claims, &on, "n", &labels), searched);
+    }
+}

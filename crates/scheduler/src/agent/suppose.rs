@@ -1,14 +1,15 @@
 //! Answers of the agent for hypothetical pods on nodes: preemption, and moves of pods.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Agent, AgentChoice, Part};
 use crate::class::{Class, ClassId};
 use crate::gang::{GangPlan, WantedMembers};
-use crate::inventory::NodeId;
+use crate::inventory::{NodeId, Occupant};
 use crate::objects::{Budgets, Spending};
-use crate::preempt::{self, Fruitless, Ground, Site, Survey, Victims};
+use crate::preempt::{self, Fruitless, Ground, Potential, Site, Survey, Victims};
 use crate::rules::{self, Reasons, Standing};
 use berth_model::Holding;
 
@@ -16,34 +17,57 @@ use berth_model::Holding;
 struct Supposed<'a> {
     agent: &'a mut Agent,
     class: ClassId,
-    node: NodeId,
+    site: &'a Site,
+    /// Uids of the pods that are gone.
+    gone: BTreeSet<Arc<str>>,
     /// Number of earlier alterations.
     before: usize,
 }
 
 impl Ground for Supposed<'_> {
-    fn remove(&mut self, pods: &mut dyn Iterator<Item = &Holding>) {
-        self.agent.view.alter(self.node, |row| pods.for_each(|pod| row.discharge(pod)));
+    fn remove(&mut self, pods: &mut dyn Iterator<Item = &Occupant>) {
+        let Supposed { agent, site, gone, .. } = self;
+        agent.view.alter(site.node, |row| {
+            for pod in pods {
+                row.discharge(&pod.holding);
+                gone.insert(pod.pod.uid.clone());
+            }
+            if let Some(devices) = &site.devices {
+                devices.free_without(gone, row);
+            }
+        });
     }
 
     fn admits(&mut self) -> bool {
         let agent = &mut *self.agent;
         agent.refresh(self.class)
-            && agent.list(self.class).is_some_and(|list| list.admits(&agent.domains, self.node))
+            && agent.list(self.class).is_some_and(|list| list.admits(&agent.domains, self.site.node))
     }
 
     fn reasons(&mut self) -> Reasons {
         self.agent.refresh(self.class);
-        let standing = self.agent.standings_of(self.class, [Some(self.node)].into_iter()).pop().flatten();
+        let standing =
+            self.agent.standings_of(self.class, [Some(self.site.node)].into_iter()).pop().flatten();
         standing.and_then(Result::err).unwrap_or(Reasons::NONE)
     }
 
-    fn put_back(&mut self, pods: &mut dyn Iterator<Item = &Holding>) -> bool {
-        let before = self.agent.view.alterations();
-        self.agent.view.alter(self.node, |row| pods.for_each(|pod| row.charge(pod)));
+    fn put_back(&mut self, pods: &mut dyn Iterator<Item = &Occupant>) -> bool {
+        let Supposed { agent, site, gone, .. } = self;
+        let before = agent.view.alterations();
+        let mut back = BTreeSet::new();
+        agent.view.alter(site.node, |row| {
+            for pod in pods {
+                row.charge(&pod.holding);
+                back.insert(pod.pod.uid.clone());
+            }
+            if let Some(devices) = &site.devices {
+                devices.use_again(&back, gone, row);
+            }
+        });
         let admits = self.admits();
-        if !admits {
-            self.agent.view.restore_to(before);
+        match admits {
+            true => self.gone.retain(|uid| !back.contains(uid)),
+            false => self.agent.view.restore_to(before),
         }
         admits
     }
@@ -60,6 +84,25 @@ impl Agent {
     /// Removes the pod from the node in the view.
     pub fn suppose_gone(&mut self, node: NodeId, pod: &Holding) {
         self.view.alter(node, |row| row.discharge(pod));
+    }
+
+    /// Removes the pods with these uids from a site in the view, with what becomes free then. Returns the site without them.
+    pub fn suppose_evicted(&mut self, mut site: Site, gone: &BTreeSet<Arc<str>>) -> Site {
+        let is_gone = |known: &Potential| gone.contains(&known.pod.pod.uid);
+        if !site.pods.iter().any(is_gone) {
+            return site;
+        }
+        self.view.alter(site.node, |row| {
+            for known in site.pods.iter().filter(|known| is_gone(known)) {
+                row.discharge(&known.pod.holding);
+            }
+            if let Some(devices) = &site.devices {
+                devices.free_without(gone, row);
+            }
+        });
+        site.pods.retain(|known| !is_gone(known));
+        site.devices = site.devices.map(|devices| devices.left_without(gone));
+        site
     }
 
     /// Adds the pod to the node in the view.
@@ -175,7 +218,7 @@ impl Agent {
         spending: Spending,
     ) -> Result<Victims, Fruitless> {
         let before = self.view.alterations();
-        let mut ground = Supposed { agent: self, class, node: site.node, before };
+        let mut ground = Supposed { agent: self, class, site, gone: BTreeSet::new(), before };
         preempt::dry_run(&mut ground, site, spending)
     }
 }

@@ -101,10 +101,10 @@ impl Engine {
         self.hear(Operation::Evaluation, heard, |scheduler, _| supposed(scheduler, pod, beside))
     }
 
-    /// Returns the pods that a pod with this priority may preempt on each of these nodes, and the disruption budgets. Changes nothing.
-    /// Bounded by the pods on the nodes.
-    pub fn sites_of(&self, nodes: &[NodeId], priority: i32) -> (Vec<Site>, Budgets) {
-        self.read(Operation::Evaluation, |scheduler, _| scheduler.sites_of(nodes, priority))
+    /// Returns the pods that a pod of this class and priority may preempt on each of these nodes, and the disruption budgets. Changes
+    /// nothing. Bounded by the pods on the nodes.
+    pub fn sites_of(&self, nodes: &[NodeId], class: &Class, priority: i32) -> (Vec<Site>, Budgets) {
+        self.read(Operation::Evaluation, |scheduler, _| scheduler.sites_of(nodes, class, priority))
     }
 
     /// Lets an agent of the caller copy the changed rows. Bounded by the rows of one slice at a time.

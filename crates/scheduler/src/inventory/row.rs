@@ -191,7 +191,7 @@ impl Row {
 
     /// Adds a pod to the sums.
     pub(crate) fn charge(&mut self, holding: &Holding) {
-        self.tiers.add(holding.priority, &holding.usage);
+        self.tiers.add(holding);
         self.shares.add(holding.quota.as_ref(), &holding.usage);
         self.add(holding);
     }
@@ -215,7 +215,7 @@ impl Row {
     /// Reverts [`Row::charge`].
     pub(crate) fn discharge(&mut self, holding: &Holding) {
         let usage = &*holding.usage;
-        self.tiers.remove(holding.priority, usage);
+        self.tiers.remove(holding);
         self.shares.remove(holding.quota.as_ref(), usage);
         self.peers.remove(&holding.peer);
         if let (Some(held), Some(in_use)) = (&holding.volumes, &mut self.volumes) {

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::placement::LATE_EFFECT;
+use crate::preempt::HeldDevices;
 use berth_devices::{
-    CLAIM_FINALIZER, CLAIM_USERS_MAX, ClaimAllocation, ClaimRelease, ClaimUpdate, ClaimUser, ConfigSource,
-    DeviceClass, DeviceConfig, DeviceId, DeviceNews, DevicePools, NewAllocation, NewClaim, NewRequest,
-    NoDevices, NodeDevices, ResourceClaim, ResourceSlice, allocate,
+    AllocatedDevice, CLAIM_FINALIZER, CLAIM_USERS_MAX, ClaimAllocation, ClaimRelease, ClaimUpdate, ClaimUser,
+    ConfigSource, DeviceClass, DeviceConfig, DeviceId, DeviceNews, DevicePools, NewAllocation, NewClaim,
+    NewRequest, NoDevices, NodeDevices, ResourceClaim, ResourceSlice, allocate,
 };
 use berth_model::{
     ClaimName, ContainerRequest, DEVICE_CLASS_PREFIX, DeviceAlternative, DeviceClaimSource, DeviceNeeds,
@@ -38,6 +39,8 @@ pub struct Devices {
     /// Claims that are being deallocated in this version, and until when that may take effect. No pod may use one: its reservation may
     /// be written already, so that no write would notice.
     releasing: BTreeMap<ClaimName, (u64, Duration)>,
+    /// Claims whose devices a nominated pod waits for: no other pod may begin to use one, or they would never be free.
+    awaited: BTreeSet<ClaimName>,
 }
 
 /// Devices that a claim is about to get.
@@ -296,6 +299,12 @@ impl Devices {
                 }
                 Some(allocation) => {
                     let is_reserved = claim.reserved.iter().any(|user| user.uid == pod.uid);
+                    if !is_reserved && self.awaited.contains(&name) {
+                        return Err(format!(
+                            "resource claim {namespace}/{} is in the process of being deallocated: a pod preempts for it",
+                            name.name
+                        ));
+                    }
                     if !is_reserved && claim.reserved.len() >= CLAIM_USERS_MAX {
                         return Err("resourceclaim in use".to_owned());
                     }
@@ -629,6 +638,54 @@ impl Devices {
             let other = self.pools.holders(device).find(|other| *other != claim && is_used(other))?;
             Some((device.clone(), other.clone()))
         })
+    }
+
+    /// Returns whether a nominated pod waits for the devices of this claim.
+    pub fn is_awaited(&self, claim: &ClaimName) -> bool {
+        self.awaited.contains(claim)
+    }
+
+    /// Sets whether a nominated pod waits for the devices of this claim. Returns whether that is new.
+    pub fn set_awaited(&mut self, claim: &ClaimName, awaited: bool) -> bool {
+        match awaited {
+            true => self.awaited.insert(claim.clone()),
+            false => self.awaited.remove(claim),
+        }
+    }
+
+    /// Returns the devices of the claims that only pods which are gone, or will be, use.
+    pub fn freed<'a>(
+        &self,
+        claims: impl IntoIterator<Item = &'a ClaimName>,
+        is_gone: &dyn Fn(&str) -> bool,
+    ) -> Vec<AllocatedDevice> {
+        let claims: BTreeSet<_> = claims.into_iter().collect();
+        let held = claims.into_iter().filter_map(|name| self.held_by(name));
+        let freed = held.filter(|claim| claim.users.iter().all(|uid| is_gone(uid)));
+        freed.flat_map(|claim| claim.devices).collect()
+    }
+
+    /// Returns the claims that only this pod uses as Kubernetes' controller leaves them when the pod is gone: deallocated.
+    pub fn without_user(&self, pod: &str, claims: &[ClaimName]) -> Vec<ResourceClaim> {
+        let known = claims.iter().filter_map(|name| self.claims.get(name));
+        let is_its = |claim: &&ResourceClaim| claim.reserved.iter().all(|user| *user.uid == *pod);
+        let left = |claim: &ResourceClaim| ResourceClaim {
+            version: claim.version + 1,
+            allocation: None,
+            reserved: [].into(),
+            ..claim.clone()
+        };
+        known.filter(is_its).map(left).collect()
+    }
+
+    /// Returns the devices that a claim has or is about to get, with the uids of the pods that use it.
+    pub fn held_by(&self, name: &ClaimName) -> Option<HeldDevices> {
+        let (claim, promise) = (self.claims.get(name), self.promises.get(name));
+        let known = claim.and_then(|claim| claim.allocation.as_ref());
+        let allocation = known.or(promise.map(|promise| &promise.allocation))?;
+        let reserved = claim.into_iter().flat_map(|claim| &claim.reserved).map(|user| &user.uid);
+        let users = reserved.chain(promise.map(|promise| &promise.pod)).cloned().collect();
+        Some(HeldDevices { users, devices: allocation.devices.to_vec() })
     }
 
     /// Records that the updates of a pod were written, in these versions of its claims.

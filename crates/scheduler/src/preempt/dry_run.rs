@@ -33,7 +33,7 @@ pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) ->
     if units.is_empty() {
         return Err(Fruitless::NoVictims);
     }
-    ground.remove(&mut units.iter().flat_map(|unit| &unit.here).map(|pod| &pod.holding));
+    ground.remove(&mut units.iter().flat_map(|unit| &unit.here).map(|pod| &***pod));
     if !ground.admits() {
         return Err(Fruitless::StillOut(ground.reasons()));
     }
@@ -49,7 +49,7 @@ pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) ->
     let mut victims = Victims::none(site.node);
     let wanted_kept = violating.len();
     for (at, unit) in violating.into_iter().chain(others).enumerate() {
-        if ground.put_back(&mut unit.here.iter().map(|pod| &pod.holding)) {
+        if ground.put_back(&mut unit.here.iter().map(|pod| &***pod)) {
             continue;
         }
         victims.violations += u32::from(at < wanted_kept);

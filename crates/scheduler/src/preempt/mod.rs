@@ -6,6 +6,7 @@
 //! the cheapest is taken (`cost.rs`). Must not depend on kube, tokio or clocks, or on the code that evicts the victims.
 
 mod cost;
+mod devices;
 mod dry_run;
 mod survey;
 mod together;
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use cost::Cost;
+pub use devices::{HeldDevices, SiteDevices};
 pub use dry_run::dry_run;
 pub(crate) use survey::removable;
 pub use survey::{Survey, stands_in_the_way, survey};
@@ -25,10 +27,9 @@ pub use together::{Prospect, Takeover, Together};
 use crate::inventory::{Ledger, NodeId, Occupant, Revision};
 use crate::quota::VictimClaim;
 use crate::rules::Reasons;
-use berth_model::Holding;
 
 /// A node and its pods that the preemptor may preempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Site {
     pub node: NodeId,
     /// Revision of the node's row when the pods were read.
@@ -36,6 +37,8 @@ pub struct Site {
     pub pods: Vec<Potential>,
     /// The preemptor may reclaim its guarantee: pods that borrow are evicted first.
     pub reclaims: bool,
+    /// `None`: the preemptor needs no devices.
+    pub devices: Option<SiteDevices>,
 }
 
 /// A pod that may be preempted.
@@ -104,13 +107,13 @@ impl Victims {
 /// A node on which the removal of pods can be simulated.
 pub trait Ground {
     /// Simulates that these pods are gone from the node.
-    fn remove(&mut self, pods: &mut dyn Iterator<Item = &Holding>);
+    fn remove(&mut self, pods: &mut dyn Iterator<Item = &Occupant>);
     /// Returns whether the preemptor may go to the simulated node.
     fn admits(&mut self) -> bool;
     /// Returns why it may not.
     fn reasons(&mut self) -> Reasons;
     /// Puts these pods back if the preemptor may still go there. Returns whether it may.
-    fn put_back(&mut self, pods: &mut dyn Iterator<Item = &Holding>) -> bool;
+    fn put_back(&mut self, pods: &mut dyn Iterator<Item = &Occupant>) -> bool;
 }
 
 impl Site {
@@ -160,7 +163,7 @@ impl Site {
             };
             pods.push(Potential { pod: Arc::new(pod), lent, group });
         }
-        Site { node, revision: ledger.inventory().row(node).revision, pods, reclaims }
+        Site { node, revision: ledger.inventory().row(node).revision, pods, reclaims, devices: None }
     }
 }
 

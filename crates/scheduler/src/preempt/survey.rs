@@ -5,8 +5,10 @@
 use std::sync::Arc;
 
 use crate::class::Class;
-use crate::inventory::{Held, NodeId, Row};
-use crate::rules::{Reasons, Salt, Unhelped, insufficient, insufficient_without, shortage};
+use crate::inventory::{Held, NodeId, Row, Tier};
+use crate::rules::{
+    Reasons, Salt, Unhelped, could_free_devices, insufficient, insufficient_without, shortage,
+};
 use berth_model::{Holding, Usage};
 
 /// Result of [`survey`].
@@ -40,11 +42,17 @@ pub fn survey<'a>(
     let mut survey = Survey::default();
     let mut bounds = Vec::new();
     for (id, row, reasons) in nodes {
-        if reasons.is_some_and(|reasons| !reasons.resolvable_by_eviction()) {
+        let lacks_devices = reasons.is_some_and(|reasons| reasons.has(Reasons::NO_DEVICES));
+        let could_free = || could_free_devices(class, priority, !lenders.is_empty(), row);
+        let could_help = |reasons: Reasons| {
+            reasons.resolvable_by_eviction()
+                || lacks_devices && !reasons.has(Reasons::UNRESOLVABLE) && could_free()
+        };
+        if reasons.is_some_and(|reasons| !could_help(reasons)) {
             survey.unhelped.not_helpful += 1;
             continue;
         }
-        match bound(class, priority, lenders, row) {
+        match bound(class, priority, lenders, row, lacks_devices) {
             Ok((highest_priority, shortage)) => {
                 bounds.push((Bound { highest_priority, shortage, tie: salt.tie(id.0) }, id));
             }
@@ -56,9 +64,15 @@ pub fn survey<'a>(
     survey
 }
 
-/// Returns the lowest priority up to which pods must be evicted, and the shortage. `Err`: no pod may be evicted (no
-/// reasons), or why the node is not valid even without all pods that may be.
-fn bound(class: &Class, priority: i32, lenders: &[Arc<str>], row: &Row) -> Result<(i32, u16), Reasons> {
+/// Returns the lowest priority up to which pods must be evicted, of which some use devices if the node lacks them, and the shortage.
+/// `Err`: no pod may be evicted (no reasons), or why the node is not valid even without all pods that may be.
+fn bound(
+    class: &Class,
+    priority: i32,
+    lenders: &[Arc<str>],
+    row: &Row,
+    lacks_devices: bool,
+) -> Result<(i32, u16), Reasons> {
     let reserved = row.with_reservations(priority);
     let row = reserved.as_ref().unwrap_or(row);
     let usage = &class.spec.usage;
@@ -79,7 +93,10 @@ fn bound(class: &Class, priority: i32, lenders: &[Arc<str>], row: &Row) -> Resul
     if let Some(reasons) = insufficient_without(usage, row, &all.held) {
         return Err(reasons);
     }
-    let lowest = tiers.partition_point(|tier| insufficient_without(usage, row, &tier.held).is_some());
+    let is_too_low = |tier: &Tier| {
+        lacks_devices && tier.claimants == 0 || insufficient_without(usage, row, &tier.held).is_some()
+    };
+    let lowest = tiers.partition_point(is_too_low).min(tiers.len() - 1);
     Ok((tiers[lowest].priority, shortage(usage, row)))
 }
 

@@ -10,7 +10,7 @@ use crate::class::{Class, Classifier};
 use crate::objects::{Budgets, ClusterObject, DisruptionBudget, ObjectName, ObjectStores};
 use crate::rules::Salt;
 use berth_model::{
-    Amounts, Identity, LabelSelector, Node, Operator, Peer, PodRef, PodSpec, Requirement, Usage,
+    Amounts, Holding, Identity, LabelSelector, Node, Operator, Peer, PodRef, PodSpec, Requirement, Usage,
 };
 
 const CPU: i64 = 1000;

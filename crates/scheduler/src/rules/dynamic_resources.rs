@@ -7,7 +7,7 @@ use super::reasons::Reasons;
 use super::resources_fit;
 use crate::class::Class;
 use crate::inventory::Row;
-use berth_devices::{Fit, NodeDevices, allocate, fit};
+use berth_devices::{AllocatedDevice, ClaimAllocation, Fit, NodeDevices, allocate, fit};
 use berth_model::DeviceNeeds;
 
 /// Returns how the node serves the claims: 0 is best, below [`resources_fit::STEPS`]. `None`: it needs no devices for them.
@@ -31,8 +31,8 @@ pub fn answer(needs: &DeviceNeeds, row: &Row) -> Result<Option<u16>, Reasons> {
     let nothing = NodeDevices::default();
     let devices = row.devices.as_deref().unwrap_or(&nothing);
     match fit(&wanted, devices, &node.name, &node.labels) {
-        Ok(fit) => Ok(Some(step(&fit))),
-        Err(_) => Err(Reasons::NO_DEVICES),
+        Some(fit) => Ok(Some(step(&fit))),
+        None => Err(Reasons::NO_DEVICES),
     }
 }
 
@@ -45,17 +45,44 @@ pub fn device_shortage(class: &Class, row: &Row) -> Option<String> {
     Some(why.to_string())
 }
 
-/// Takes devices for a pod of this class, as far as there are any, from the row: for plans with several pods.
-pub fn take_devices(class: &Class, row: &mut Row) {
-    let (Some(needs), Some(node), Some(devices)) = (&class.spec.devices, &row.node, &row.devices) else {
-        return;
+/// Takes devices for a pod of this class from the row: for plans with several pods. `None`: it has too few.
+pub fn take_devices(class: &Class, row: &mut Row) -> Option<Vec<ClaimAllocation>> {
+    let (Some(needs), Some(node)) = (&class.spec.devices, &row.node) else {
+        return Some(Vec::new());
     };
     let wanted = needs.on(&node.extended);
-    if !wanted.is_empty()
-        && let Ok(given) = allocate(&wanted, devices, &node.name, &node.labels)
-    {
-        row.devices = Some(devices.without(&given).into());
+    if wanted.is_empty() {
+        return Some(Vec::new());
     }
+    let devices = row.devices.as_ref()?;
+    let given = allocate(&wanted, devices, &node.name, &node.labels).ok()?;
+    row.devices = Some(devices.without(given.iter().flat_map(|claim| &claim.devices)).into());
+    Some(given)
+}
+
+/// Frees devices that are in use: for plans without some pods.
+pub fn free_devices<'a>(freed: impl IntoIterator<Item = &'a AllocatedDevice>, row: &mut Row) {
+    if let Some(devices) = &row.devices {
+        row.devices = Some(devices.with(freed).into());
+    }
+}
+
+/// Reverts [`free_devices`].
+pub fn use_devices<'a>(used: impl IntoIterator<Item = &'a AllocatedDevice>, row: &mut Row) {
+    if let Some(devices) = &row.devices {
+        row.devices = Some(devices.without(used).into());
+    }
+}
+
+/// Returns whether a pod of this class, for which the node has too few devices, could have enough without pods of a lower priority, or
+/// of quotas that lend (`lent`). Devices that other nodes reach, too, are taken to be free then.
+pub fn could_free_devices(class: &Class, priority: i32, lent: bool, row: &Row) -> bool {
+    let (Some(needs), Some(node), Some(devices)) = (&class.spec.devices, &row.node, &row.devices) else {
+        return false;
+    };
+    let lower = row.tiers.below(priority).last().is_some_and(|tier| tier.claimants > 0);
+    let fits = || fit(&needs.on(&node.extended), &devices.unused(), &node.name, &node.labels).is_some();
+    (lower || lent) && (!devices.shared.is_empty() || fits())
 }
 
 /// Eight steps for the alternatives, if there are any to choose from, and as many for what is left.

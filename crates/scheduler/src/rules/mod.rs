@@ -28,7 +28,7 @@ mod volume_zone;
 
 use serde::{Deserialize, Serialize};
 
-pub use dynamic_resources::{device_shortage, take_devices};
+pub use dynamic_resources::{could_free_devices, device_shortage, free_devices, take_devices, use_devices};
 pub use image_locality::WORST as NO_IMAGE;
 pub use key::{GOLDEN, Key, Layout, Salt, Scores, Standing, hash_of, mix, unit};
 pub use node_affinity::applies as node_affinity_applies;

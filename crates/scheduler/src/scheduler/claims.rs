@@ -157,7 +157,7 @@ impl Claims {
     }
 
     /// The same for a resource claim.
-    fn device_claim_changed(&mut self, claim: &ClaimName, stale: &mut Stale) {
+    pub(super) fn device_claim_changed(&mut self, claim: &ClaimName, stale: &mut Stale) {
         self.changed(self.device_users.get(claim).cloned(), stale);
     }
 
@@ -288,21 +288,22 @@ impl Scheduler {
 
     /// Promises devices of this node, which the pod has in the ledger, to its claims. Returns whether there are enough.
     pub(super) fn promise_devices(&mut self, uid: &Arc<str>, claims: &[ClaimName], node: NodeId) -> bool {
-        let Cluster { objects, ledger, waiting, .. } = &mut self.cluster;
-        let Some(waiting) = waiting.get(uid) else {
+        let Some(waiting) = self.cluster.waiting.get(uid) else {
             return true;
         };
-        let row = ledger.inventory().row(node);
+        let (row, name) = (self.inventory().row(node), self.inventory().name(node));
         let (Some(needs), Some(node)) = (&waiting.class.spec.devices, &row.node) else {
             return true;
         };
         if needs.on(&node.extended).is_empty() {
             return true;
         }
-        let Some(devices) = &row.devices else {
+        // Agents see what is free for pods that are being placed, and for others at that time, too.
+        let Some(devices) = self.cluster.devices_left(name, Some(waiting.place())).now else {
             return false;
         };
-        match objects.devices.promise(&waiting.source, claims, needs, node, devices) {
+        let (pod, needs, node) = (waiting.source.clone(), needs.clone(), node.clone());
+        match self.cluster.objects.devices.promise(&pod, claims, &needs, &node, &devices) {
             Ok(changed) => {
                 self.requeue_for_devices(changed, false);
                 true
@@ -489,17 +490,21 @@ impl Scheduler {
         if changed.all_claims {
             self.stale.mark_device_users();
         }
-        let Cluster { objects, ledger, .. } = &mut self.cluster;
         if changed.provided {
-            ledger.set_provided(objects.devices.provided());
+            self.cluster.ledger.set_provided(self.cluster.objects.devices.provided());
         }
-        let pools = &objects.devices.pools;
-        for node in &changed.nodes.nodes {
-            ledger.set_devices(node, pools.on(node), freed);
-        }
+        let mut nodes = changed.nodes.nodes;
         if changed.nodes.everywhere {
-            pools.nodes().for_each(|node| ledger.set_devices(node, pools.on(node), freed));
-            ledger.set_shared_devices(pools.shared(), freed);
+            let Cluster { objects, ledger, kept_devices, .. } = &mut self.cluster;
+            ledger.set_shared_devices(objects.devices.pools.shared(), freed);
+            nodes.extend(objects.devices.pools.nodes().chain(kept_devices.nodes()).cloned());
+        }
+        for node in &nodes {
+            self.cluster.show_devices(node, freed);
+            self.preemption.node_changed(node);
+        }
+        if !nodes.is_empty() {
+            self.wake_for_parked();
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::claims::{Outdated, UnboundClaims};
 use super::foreign_binds::former_name;
+use super::kept_devices::KeptDevices;
 use super::waiting_pods::WaitingPods;
 use super::{SchedulerConfig, Share, State, Waiting};
 use crate::class::Class;
@@ -35,6 +36,7 @@ pub(super) struct Cluster {
     pub(super) unlisted: BTreeSet<ObjectKind>,
     /// Placed pods are being charged to other quotas, so no account is complete.
     pub(super) recounting_quotas: bool,
+    pub(super) kept_devices: KeptDevices,
 }
 
 impl Cluster {
@@ -56,11 +58,18 @@ impl Cluster {
     }
 
     /// Returns the rank of a node for the pod `uid` of this class by node-local rules: without the reservation of the
-    /// pod itself, and without `victims`.
-    pub(super) fn rank_on(&self, class: &Class, node: NodeId, uid: &str, victims: &[&str]) -> Key {
+    /// pod itself, and without `victims`. `later`: with the devices that victims of nominated pods leave.
+    pub(super) fn rank_on(
+        &self,
+        class: &Class,
+        node: NodeId,
+        uid: &str,
+        victims: &[&str],
+        later: bool,
+    ) -> Key {
         let row = self.inventory().row(node);
         let own = |row: &Row| row.reserved.as_ref().is_some_and(|all| all.iter().any(|r| *r.uid == *uid));
-        if victims.is_empty() && !own(row) {
+        if victims.is_empty() && !later && !own(row) {
             return rules::rank_uncached(class, row);
         }
         let mut row = row.clone();
@@ -69,6 +78,11 @@ impl Cluster {
             if let Some(charge) = self.ledger.charge_of(victim).filter(|charge| charge.node == node) {
                 row.discharge(&charge.holding);
             }
+        }
+        if class.spec.devices.is_some() {
+            let place = self.waiting.get(uid).map(Waiting::place);
+            let left = self.devices_left(self.inventory().name(node), place);
+            row.devices = if later { left.later } else { left.now };
         }
         rules::rank_uncached(class, &row)
     }

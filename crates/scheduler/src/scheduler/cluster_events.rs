@@ -23,6 +23,10 @@ impl Scheduler {
         let name = node.name.clone();
         let changed = self.cluster.ledger.apply_node(node);
         if changed {
+            if !self.cluster.kept_devices.is_empty_on(&name) {
+                // What pods can take of its devices depends on its labels.
+                self.cluster.show_devices(&name, true);
+            }
             self.preemption.node_changed(&name);
             self.wake_for_parked();
         }

@@ -503,7 +503,7 @@ impl Scheduler {
         let Some(id) = self.cluster.existing(node) else {
             return refused(BindRefusal::UnknownNode(node.clone()));
         };
-        if let Some(reasons) = self.cluster.rank_on(&class, id, uid, &[]).reasons() {
+        if let Some(reasons) = self.cluster.rank_on(&class, id, uid, &[], false).reasons() {
             self.stats.conflicts += 1;
             let why = reasons.texts(&class).join(", ");
             return refused(BindRefusal::NoLongerFits { node: node.clone(), why });
@@ -549,7 +549,7 @@ impl Scheduler {
     /// reservation.
     pub fn nominated(&self, class: &Class, pod: &Pod) -> Option<(NodeId, Result<Standing, Reasons>)> {
         let id = self.cluster.existing(pod.nominated_node.as_ref()?)?;
-        let key = self.cluster.rank_on(class, id, &pod.uid, &[]);
+        let key = self.cluster.rank_on(class, id, &pod.uid, &[], false);
         Some((id, key.standing(class.placement.layout()).ok_or(key.reasons().unwrap_or(Reasons::NONE))))
     }
 
@@ -557,6 +557,6 @@ impl Scheduler {
     /// other nodes are left to the caller.
     pub fn admits_without(&self, class: &Class, pod: &Pod, node: &str, victims: &[&str]) -> bool {
         let id = self.cluster.existing(node);
-        id.is_some_and(|id| self.cluster.rank_on(class, id, &pod.uid, victims).is_valid())
+        id.is_some_and(|id| self.cluster.rank_on(class, id, &pod.uid, victims, false).is_valid())
     }
 }

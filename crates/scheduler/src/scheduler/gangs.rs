@@ -732,7 +732,10 @@ impl Scheduler {
         let allocation = allocation.filter(|allocation| gang.is_ready(allocation))?;
         let gang = self.gangs.all.get(&name)?;
         let mut wanted = self.gangs.wanted(gang, &allocation, &self.cluster, &self.preemption)?;
-        let awaits_victims = self.preemption.gang_awaits_victims(&name, &self.gangs);
+        let awaits_victims = self.preemption.gang_awaits_victims(&name, &self.gangs, &self.cluster);
+        if !awaits_victims {
+            wanted.reserved.iter().for_each(|(_, uid)| self.yield_devices(uid));
+        }
         let Some(members) =
             members_within_quotas(std::mem::take(&mut wanted.members), &wanted.need, &self.cluster)
         else {

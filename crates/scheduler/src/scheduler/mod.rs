@@ -20,6 +20,7 @@ mod foreign_binds;
 mod gangs;
 mod growth;
 mod hints;
+mod kept_devices;
 mod overview;
 mod policies;
 mod precedence;
@@ -75,6 +76,7 @@ use cluster::Cluster;
 use crowds::Crowds;
 use foreign_binds::ForeignBinds;
 use gangs::Gangs;
+use kept_devices::KeptDevices;
 use precedence::Yielding;
 use preemption::Preemption;
 use quotas::Quotas;
@@ -184,6 +186,7 @@ impl Scheduler {
                 nodes_listed: false,
                 unlisted: config.objects.clone(),
                 recounting_quotas: false,
+                kept_devices: KeptDevices::default(),
                 config,
             },
         }
@@ -334,6 +337,7 @@ impl Scheduler {
         let (cluster, actions) = (&self.cluster, &mut self.actions);
         self.preemption.hunt_again(cluster, &self.parked, &self.gangs, agents, now, actions);
         self.reserve_for_aged(now);
+        self.look_for_late_devices(now);
         self.report_policies();
         self.report_quotas(now);
         self.begin_due_reports(now);
@@ -597,10 +601,9 @@ impl Scheduler {
 
     /// Ends the probe of a parked class. If `uid` was its probe, the class is checked again.
     fn probe_ended(&mut self, class: ClassId, uid: &str) {
-        if self.parked.probe_ended(class, uid)
-            && let Some(group) = self.parked.get(class)
-        {
-            self.actions.push(Action::WakeAgent(group.agent));
+        if self.parked.probe_ended(class, uid) {
+            self.preemption.probe_over(class);
+            self.actions.extend(self.parked.get(class).map(|group| Action::WakeAgent(group.agent)));
         }
     }
 

@@ -16,22 +16,22 @@ mod hunts;
 mod nominations;
 mod surveyed;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::gangs::Gangs;
-use super::waiting_pods::WaitingPods;
 use super::{Action, Cluster};
 use crate::class::ClassId;
 use crate::gang::{AllocationName, WantedMembers};
 use crate::inventory::{Ledger, NodeId};
-use crate::preempt::{Prospect, Site, Together, Victims};
+use crate::preempt::{Prospect, Site, SiteDevices, Together, Victims};
 use crate::queue::Parked;
 use crate::quota::{Quota, Toll};
 use aged::Aged;
-use berth_model::PodRef;
+use berth_model::{ClaimName, PodRef};
 use gangs::GangHunts;
 pub use gangs::{GangAttempt, GangHuntResult};
 use guarantees::{By, Guarantees};
@@ -109,19 +109,32 @@ impl Preemption {
         gangs.waiting_uids(name).iter().any(|uid| self.has_nominated(uid))
     }
 
-    /// Returns whether some victims of the gang are still there.
-    pub(super) fn gang_awaits_victims(&self, name: &AllocationName, gangs: &Gangs) -> bool {
-        self.nominations.await_victims(&gangs.waiting_uids(name))
+    /// Returns whether some victims of the gang are still there, or the devices that they had are not free yet.
+    pub(super) fn gang_awaits_victims(
+        &self,
+        name: &AllocationName,
+        gangs: &Gangs,
+        cluster: &Cluster,
+    ) -> bool {
+        let uids = gangs.waiting_uids(name);
+        self.nominations.await_victims(&uids) || uids.iter().any(|uid| cluster.awaits_devices(uid))
+    }
+
+    /// Records that no pod of the class is being placed: nominated ones may be tried.
+    pub(super) fn probe_over(&mut self, class: ClassId) {
+        self.nominations.probe_over(class);
     }
 
     /// Lifts the reservations of these members, so that they can use them.
-    pub(super) fn lift(&self, wanted: &WantedMembers, ledger: &mut Ledger) {
-        self.nominations.lift(wanted, ledger);
+    pub(super) fn lift(&self, wanted: &WantedMembers, cluster: &mut Cluster) {
+        self.nominations.lift(wanted, &mut cluster.ledger);
+        wanted.reserved.iter().for_each(|(_, uid)| cluster.kept_devices.lift(uid, true));
     }
 
     /// Restores the reservations of the members that are still nominated.
-    pub(super) fn restore(&self, wanted: &WantedMembers, waiting: &WaitingPods, ledger: &mut Ledger) {
-        self.nominations.restore(wanted, waiting, ledger);
+    pub(super) fn restore(&self, wanted: &WantedMembers, cluster: &mut Cluster) {
+        self.nominations.restore(wanted, &cluster.waiting, &mut cluster.ledger);
+        wanted.reserved.iter().for_each(|(_, uid)| cluster.kept_devices.lift(uid, false));
     }
 
     /// Returns whether preemption for a pod of this class is still to be tried.
@@ -234,9 +247,10 @@ impl Preemption {
         let rights = self.guarantees(cluster).rights_together(&wanted);
         let prospects = self.gangs.begin(name, &cluster.ledger);
         let by = (priority, &rights);
+        let devices = wanted.classes().iter().any(|class| class.spec.devices.is_some());
         let sites = |mut prospect: Prospect<NodeId>| {
             prospect.nodes.retain(|id| cluster.inventory().row(*id).node.is_some());
-            let mut nodes = self.sites(prospect.nodes, by, true, cluster, gangs);
+            let mut nodes = self.sites(prospect.nodes, by, (true, devices), cluster, gangs);
             for site in &mut nodes {
                 site.pods.retain(|known| !gangs.is_placed_member(&known.pod.pod.uid, name));
             }
@@ -250,12 +264,12 @@ impl Preemption {
     }
 
     /// Returns the pods that a pod with this priority and these rights may preempt on each of these nodes. `together`:
-    /// the victims of all nodes must leave quotas their guarantees, not only those of each node.
+    /// the victims of all nodes must leave quotas their guarantees, not only those of each node. `devices`: the preemptor needs some.
     pub(super) fn sites(
         &self,
         nodes: Vec<NodeId>,
         by: By,
-        together: bool,
+        (together, devices): (bool, bool),
         cluster: &Cluster,
         gangs: &Gangs,
     ) -> Vec<Site> {
@@ -267,7 +281,9 @@ impl Preemption {
                 toll = Toll::default();
             }
             let claim = |pod: &_| guarantees.claim_on(pod, by, &leaving, &mut toll);
-            Site::claimed(&cluster.ledger, node, (by.0, by.1.reclaims()), claim, &group_of)
+            let mut site = Site::claimed(&cluster.ledger, node, (by.0, by.1.reclaims()), claim, &group_of);
+            site.devices = devices.then(|| devices_at(&site, cluster));
+            site
         };
         nodes.into_iter().map(site).collect()
     }
@@ -281,4 +297,19 @@ impl Preemption {
             gangs.bear(by.0, victims.pods.iter(), cluster, self) && guarantees.still_allow(by, &victims.pods)
         })
     }
+}
+
+/// Returns the devices that pods of a site use, and those that other victims leave there.
+fn devices_at(site: &Site, cluster: &Cluster) -> SiteDevices {
+    let (row, name) = (cluster.inventory().row(site.node), cluster.inventory().name(site.node));
+    let devices = &cluster.objects.devices;
+    let own = row.devices.iter().flat_map(|devices| &devices.own);
+    let mut claims: BTreeSet<&ClaimName> =
+        own.flat_map(|pool| devices.pools.claims_of(&pool.pool.id)).collect();
+    let of_pods = site.pods.iter().filter_map(|known| known.pod.holding.devices.as_ref());
+    claims.extend(of_pods.flat_map(|claims| claims.iter()));
+    let leaving = cluster.devices_left(name, None).leaving;
+    let held = claims.into_iter().filter(|claim| !devices.is_awaited(claim));
+    let held = held.filter_map(|claim| devices.held_by(claim)).filter(|held| !held.users.is_empty());
+    SiteDevices { leaving, held: held.collect() }
 }

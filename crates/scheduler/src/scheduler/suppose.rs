@@ -76,13 +76,24 @@ impl Scheduler {
         SupposedPod { class, holding, allocation, quota }
     }
 
-    /// Returns the pods that a pod with this priority, beyond the guarantee of any quota, may preempt on each of these nodes, and the
+    /// Does what Kubernetes does in time for a placed pod that was evicted: it is gone, and claims that only it used are deallocated.
+    pub fn suppose_evicted(&mut self, uid: &Arc<str>) {
+        let claims = self.cluster.ledger.charge_of(uid).and_then(|charge| charge.holding.devices.clone());
+        self.delete_pod(uid);
+        for claim in self.cluster.objects.devices.without_user(uid, claims.as_deref().map_or(&[], |all| all))
+        {
+            self.apply_object(ClusterObject::ResourceClaim(claim.into()));
+        }
+    }
+
+    /// Returns the pods that a pod of this class and priority, beyond the guarantee of any quota, may preempt on each of these nodes, and the
     /// disruption budgets.
-    pub fn sites_of(&self, nodes: &[NodeId], priority: i32) -> (Vec<Site>, Budgets) {
+    pub fn sites_of(&self, nodes: &[NodeId], class: &Class, priority: i32) -> (Vec<Site>, Budgets) {
         let exists = |id: &NodeId| self.inventory().row(*id).node.is_some();
         let nodes = nodes.iter().copied().filter(exists).collect();
         let by = (priority, &Rights::default());
-        let sites = self.preemption.sites(nodes, by, false, &self.cluster, &self.gangs);
+        let devices = class.spec.devices.is_some();
+        let sites = self.preemption.sites(nodes, by, (false, devices), &self.cluster, &self.gangs);
         (sites, self.cluster.objects.budgets.clone())
     }
 }

@@ -426,7 +426,7 @@ impl Scheduler {
         let fits = |row: &crate::inventory::Row| admitted && rules::still_admits(&class, row, seen);
         match self.cluster.ledger.commit(uid, &waiting.holding, node, fits) {
             Ok(_) if !self.promise_devices(uid, &claims.devices, node) => {
-                debug_assert!(false, "the commit has checked the same row");
+                // A pod that preempted for them is being placed.
                 self.discharge(uid);
                 self.probe_ended(class.id, uid);
                 self.back_off(uid, "its devices were given to another pod".to_owned(), now);
@@ -437,6 +437,7 @@ impl Scheduler {
                 self.has_node(uid, claims.volumes, node, now);
                 // It found a node, so the next pod of its class may too.
                 if self.parked.probe_ended(class.id, uid) {
+                    self.preemption.probe_over(class.id);
                     self.wake_one(&class, now);
                 }
                 Settled::Done

@@ -11,7 +11,7 @@ use crate::class::{Class, ClassId};
 use crate::gang::{GangTopology, GangTopologyMode, WantedMembers};
 use crate::inventory::{Held, NodeId};
 use crate::objects::Spending;
-use crate::preempt::{self, Cost, Potential, Prospect, Site, Takeover, Together, Victims, importance};
+use crate::preempt::{self, Cost, Prospect, Site, Takeover, Together, Victims, importance};
 use crate::rules::{Reasons, Standing};
 
 /// Maximum number of domains to try: those with the most free room.
@@ -165,7 +165,7 @@ impl Agent {
                     victims
                 }
             };
-            self.view.alter(node, |row| row.charge(&member.holding));
+            self.suppose_placed(node, &member.class, &member.holding);
             ground.changed(node);
             takeovers.push(Takeover { member: *at, node, victims, lent });
         }
@@ -206,26 +206,18 @@ impl Ground<'_> {
     }
 
     fn evict(&mut self, agent: &mut Agent, victims: &Victims) {
-        let gone: BTreeSet<&str> = victims.pods.iter().map(|pod| &*pod.pod.uid).collect();
+        let gone: BTreeSet<Arc<str>> = victims.pods.iter().map(|pod| pod.pod.uid.clone()).collect();
         let namespaces: BTreeSet<&str> = victims.pods.iter().map(|pod| &*pod.pod.namespace).collect();
         for pod in &victims.pods {
             self.spending.violates(&pod.pod.namespace, &pod.pod.name, &pod.holding.peer.identity);
         }
         let mut changed = BTreeSet::new();
-        for site in &mut self.sites {
+        for site in std::mem::take(&mut self.sites) {
             // PodDisruptionBudgets count per namespace.
             if site.pods.iter().any(|known| namespaces.contains(&*known.pod.pod.namespace)) {
                 changed.insert(site.node);
             }
-            let leaves = |known: &Potential| gone.contains(&*known.pod.pod.uid);
-            let (leaving, left) = std::mem::take(&mut site.pods).into_iter().partition(leaves);
-            site.pods = left;
-            let leaving: Vec<Potential> = leaving;
-            if !leaving.is_empty() {
-                agent.view.alter(site.node, |row| {
-                    leaving.iter().for_each(|known| row.discharge(&known.pod.holding));
-                });
-            }
+            self.sites.push(agent.suppose_evicted(site, &gone));
         }
         self.asked.retain(|(_, node), _| !changed.contains(node));
         self.all.violations += victims.violations;

@@ -86,7 +86,7 @@ impl Scheduler {
     ) -> Result<Vec<Vec<ClaimName>>, Refusal> {
         let planned_on = self.inventory().revision() == seen;
         // The plan ignores the reservations of its own members.
-        self.preemption.lift(&task.wanted, &mut self.cluster.ledger);
+        self.preemption.lift(&task.wanted, &mut self.cluster);
         let mut claims = Vec::with_capacity(plan.places.len());
         let mut charged: Vec<&Arc<str>> = Vec::with_capacity(plan.places.len());
         let mut refused = None;
@@ -108,7 +108,7 @@ impl Scheduler {
             self.release_devices(uid, false);
             self.cluster.ledger.release_growth(uid);
         }
-        self.preemption.restore(&task.wanted, &self.cluster.waiting, &mut self.cluster.ledger);
+        self.preemption.restore(&task.wanted, &mut self.cluster);
         Err(refusal)
     }
 
@@ -161,7 +161,7 @@ impl Scheduler {
             self.note_decision(&member.uid, *node, Some(agent), &[], now);
             self.has_node(&member.uid, claims, *node, now);
         }
-        self.preemption.restore(&task.wanted, &self.cluster.waiting, &mut self.cluster.ledger);
+        self.preemption.restore(&task.wanted, &mut self.cluster);
         if let Some(gang) = self.gangs.all.get_mut(name) {
             (gang.failures, gang.lacking, gang.complete_since) = (0, None, None);
             gang.state = GangState::Idle;
@@ -199,7 +199,8 @@ impl Scheduler {
             self.offer_quota_again(member.holding.quota.as_ref());
         }
         if self.preemption.has_nominated_gang(name, &self.gangs) {
-            match (task.awaits_victims, self.preemption.gang_awaits_victims(name, &self.gangs)) {
+            let awaits = self.preemption.gang_awaits_victims(name, &self.gangs, &self.cluster);
+            match (task.awaits_victims, awaits) {
                 (_, true) => return,
                 // The last victim left while the agent planned.
                 (true, false) => return self.enqueue_gang(name, now),

@@ -17,6 +17,7 @@ use crate::inventory::{NodeId, Occupant, Revision};
 use crate::preempt::{Fruitless, Survey, Takeover, Victims};
 use crate::quota::Rights;
 use crate::scheduler::{Action, Cluster, LatencySample, Scheduler, State, Task};
+use berth_model::ClaimName;
 
 impl Scheduler {
     // Queries.
@@ -70,6 +71,11 @@ impl Scheduler {
         let group = waiting.gang.as_ref().and_then(|gang| self.gangs.pod_group(&gang.name));
         // Reclaimed resources are reserved against pods of any priority, or the borrowers would take them again.
         self.keep_nominated(uid, node, !lent.is_empty());
+        let claims = self.cluster.kept_devices.expect(uid, victims.iter().map(|pod| &**pod));
+        if !claims.is_empty() {
+            self.await_claims(claims);
+            self.cluster.show_devices(node, false);
+        }
         for pod in self.preemption.nominations.evict(uid, victims) {
             let eviction = Eviction {
                 victim: pod.pod.clone(),
@@ -91,7 +97,42 @@ impl Scheduler {
         let Cluster { waiting, ledger, .. } = &mut self.cluster;
         if let Some(pod) = waiting.get(uid) {
             self.preemption.nominations.keep(pod, node, from_all, ledger);
+            self.keep_devices(uid);
             self.note_reservations();
+        }
+    }
+
+    /// Keeps devices of its node for the nominated pod, if it needs some.
+    fn keep_devices(&mut self, uid: &str) {
+        let Cluster { waiting, kept_devices, .. } = &mut self.cluster;
+        let Some((pod, node)) = waiting.get(uid).zip(self.preemption.node_of(uid)) else {
+            return;
+        };
+        if pod.class.spec.devices.is_some() {
+            kept_devices.keep(pod, node);
+            self.cluster.show_devices(node, true);
+        }
+    }
+
+    /// Keeps devices for the pod no longer.
+    fn let_devices_go(&mut self, uid: &str) {
+        if let Some((node, claims)) = self.cluster.kept_devices.let_go(uid) {
+            self.await_claims(claims);
+            self.cluster.show_devices(&node, true);
+        }
+    }
+
+    /// Reclassifies pods that would use claims whose devices a nominated pod waits for, or does so no longer.
+    fn await_claims(&mut self, claims: impl IntoIterator<Item = ClaimName>) {
+        for claim in self.cluster.await_claims(claims) {
+            self.claims.device_claim_changed(&claim, &mut self.stale);
+        }
+    }
+
+    /// Lets the pod, which is about to be placed, take the devices that are kept for it.
+    pub(in crate::scheduler) fn yield_devices(&mut self, uid: &str) {
+        if let Some(node) = self.cluster.kept_devices.yield_to(uid) {
+            self.cluster.show_devices(&node, true);
         }
     }
 
@@ -103,6 +144,7 @@ impl Scheduler {
         }
         // While another replica scheduled it, nobody here looked at it.
         if self.preemption.has_nominated(uid) {
+            self.keep_devices(uid);
             return self.preemption.nominations.mark_due(uid);
         }
         let Some(pod) = self.cluster.waiting.get(uid) else {
@@ -116,6 +158,22 @@ impl Scheduler {
             let reclaims = pod.gang.is_none() && self.preemption.guarantees(&self.cluster).may_reclaim(pod);
             self.keep_nominated(uid, &node, reclaims);
             self.preemption.nominations.adopted(uid);
+            self.expect_leaving(uid, &node);
+        }
+    }
+
+    /// Records for an adopted nomination the pods that leave its node: their claims are deallocated later.
+    fn expect_leaving(&mut self, uid: &str, node: &Arc<str>) {
+        let Cluster { ledger, kept_devices, .. } = &mut self.cluster;
+        let Some(id) = ledger.inventory().find(node) else {
+            return;
+        };
+        let occupants = ledger.occupants(id);
+        let leaving = occupants.iter().filter(|pod| pod.holding.peer.terminating);
+        let claims = kept_devices.expect(uid, leaving);
+        if !claims.is_empty() {
+            self.await_claims(claims);
+            self.cluster.show_devices(node, false);
         }
     }
 
@@ -125,6 +183,7 @@ impl Scheduler {
             return;
         };
         self.preemption.aged.ended(uid, &self.cluster);
+        self.let_devices_go(uid);
         self.note_reservations();
         self.preemption.node_changed(&node);
         if told && let Some(pod) = self.cluster.waiting.get(uid) {
@@ -228,13 +287,19 @@ impl Scheduler {
         if is_plain(class) && self.cluster.lacks_quota(uid).is_some() {
             return self.wait_for_quota(uid, now);
         }
+        if !is_plain(class) && self.parked.get(class.id).is_some_and(|group| group.probe.is_some()) {
+            return self.preemption.nominations.check_after_probe(class.id, uid);
+        }
         if !is_plain(class) {
             // The list of its class must have the node again; this pod is tried first. Until it is placed, less important
             // pods do not get its room.
             let Cluster { waiting, ledger, .. } = &mut self.cluster;
             let nominations = &mut self.preemption.nominations;
             match waiting.get(uid).is_some_and(|pod| nominations.yield_room(pod, ledger)) {
-                true => self.note_reservations(),
+                true => {
+                    self.yield_devices(uid);
+                    self.note_reservations();
+                }
                 false => self.end_nomination(uid, false),
             }
             let place = self.cluster.waiting.get(uid).map(|pod| pod.place());
@@ -266,7 +331,7 @@ impl Scheduler {
         if !self.preemption.nominations.can_still_come(uid, &self.cluster) {
             self.end_gang_nominations(&name);
             self.try_gang_again(&name, now);
-        } else if !self.preemption.gang_awaits_victims(&name, &self.gangs) {
+        } else if !self.preemption.gang_awaits_victims(&name, &self.gangs, &self.cluster) {
             self.try_gang_again(&name, now);
         }
     }
@@ -290,6 +355,14 @@ impl Scheduler {
         }
     }
 
+    /// Checks the nominated pods that have waited for the devices of their victims as long as they may.
+    pub(in crate::scheduler) fn look_for_late_devices(&mut self, now: Duration) {
+        for uid in self.cluster.give_up_late_devices(now) {
+            self.preemption.nominations.mark_due(&uid);
+            self.wake_for_parked();
+        }
+    }
+
     // Hunts of classes.
 
     /// Returns this agent's next step of a hunt.
@@ -305,7 +378,9 @@ impl Scheduler {
                     }
                     Some(Next::DryRuns(mut attempt, nodes)) => {
                         let by = (attempt.priority, &*attempt.rights);
-                        attempt.sites = self.preemption.sites(nodes, by, false, &self.cluster, &self.gangs);
+                        let devices = attempt.class.spec.devices.is_some();
+                        attempt.sites =
+                            self.preemption.sites(nodes, by, (false, devices), &self.cluster, &self.gangs);
                         return Some(Task::Preempt(attempt));
                     }
                     Some(Next::Chosen(chosen)) => self.settle_hunt(class, chosen),
@@ -432,7 +507,7 @@ impl Scheduler {
         }
         let victims = gangs::victims_of(takeovers).count();
         self.actions.push(Action::Observe(LatencySample::Victims { pods: victims }));
-        if !self.preemption.gang_awaits_victims(name, &self.gangs)
+        if !self.preemption.gang_awaits_victims(name, &self.gangs, &self.cluster)
             && let Some(first) = takeovers.first()
         {
             self.preemption.nominations.mark_due(&attempt.wanted.members[first.member].uid);

@@ -197,6 +197,10 @@ impl Hunts {
             && (reclaims || cluster.ledger.lowest_priority().is_some_and(|lowest| lowest < pod.priority))
             && hopeless.is_none_or(|known| known.priority < pod.priority || known.within != reclaims)
             && !nominations.has(&pod.pod.uid)
+            && !pod.holding.devices.as_ref().is_some_and(|claims| {
+                // It gets their devices, too.
+                cluster.kept_devices.has_other_user(&pod.pod.uid, claims)
+            })
             && cluster.over_quota(pod.holding.quota.as_ref(), &pod.holding.usage).is_none()
     }
 

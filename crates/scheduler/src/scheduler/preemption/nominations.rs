@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::class::Class;
+use crate::class::{Class, ClassId};
 use crate::gang::WantedMembers;
 use crate::inventory::{KEPT_FROM_ALL, Ledger, NodeId, Occupant};
 use crate::quota::Sums;
@@ -25,6 +25,8 @@ pub(in crate::scheduler) struct Nominations {
     promised: BTreeMap<Arc<str>, Sums>,
     /// Preemptors whose node changed.
     due: BTreeSet<Arc<str>>,
+    /// Preemptors that fit their node while another pod of their class is being placed.
+    after: BTreeMap<ClassId, BTreeSet<Arc<str>>>,
     /// Uids of victims whose eviction was requested, until they are gone.
     evicting: BTreeSet<Arc<str>>,
 }
@@ -115,6 +117,18 @@ impl Nominations {
         }
     }
 
+    /// Checks the pod again when no other pod of its class is being placed.
+    pub(super) fn check_after_probe(&mut self, class: ClassId, uid: &Arc<str>) {
+        self.after.entry(class).or_default().insert(uid.clone());
+    }
+
+    /// Records that no pod of the class is being placed.
+    pub(super) fn probe_over(&mut self, class: ClassId) {
+        for uid in self.after.remove(&class).unwrap_or_default() {
+            self.mark_due(&uid);
+        }
+    }
+
     /// Marks the nominated pods of a changed node to be checked.
     pub(super) fn node_changed(&mut self, node: &str) {
         self.due.extend(self.by_node.get(node).into_iter().flatten().cloned());
@@ -143,9 +157,15 @@ impl Nominations {
         if let Some((quota, sums)) = &promise {
             self.promised.entry(quota.clone()).or_default().add(sums);
         }
-        let (node, victims) = (node.clone(), BTreeSet::new());
-        let nomination =
-            Nomination { node: node.clone(), victims, adopted: false, priority, yielded: false, promise };
+        let node = node.clone();
+        let nomination = Nomination {
+            node: node.clone(),
+            victims: BTreeSet::new(),
+            adopted: false,
+            priority,
+            yielded: false,
+            promise,
+        };
         self.all.insert(uid.clone(), nomination);
         self.by_node.entry(node).or_default().insert(uid.clone());
     }
@@ -257,7 +277,7 @@ impl Nominations {
         let Some((id, victims)) = self.follow_victims(uid, cluster) else {
             return Outlook::Hopeless;
         };
-        if (is_plain(class) || victims.is_empty()) && cluster.rank_on(class, id, uid, &[]).is_valid() {
+        if (is_plain(class) || victims.is_empty()) && cluster.rank_on(class, id, uid, &[], false).is_valid() {
             return Outlook::Fits(id);
         }
         // Victims of other pods nominated here also free resources for this one.
@@ -265,7 +285,8 @@ impl Nominations {
         let evicting = self.evicting.iter().filter(there);
         let victims: BTreeSet<&str> = victims.iter().chain(evicting).map(|victim| &**victim).collect();
         let victims: Vec<&str> = victims.into_iter().collect();
-        let fits = || !victims.is_empty() && cluster.rank_on(class, id, uid, &victims).is_valid();
+        let awaits = !victims.is_empty() || cluster.awaits_devices(uid);
+        let fits = || awaits && cluster.rank_on(class, id, uid, &victims, true).is_valid();
         if waits(id) || fits() { Outlook::Waits } else { Outlook::Hopeless }
     }
 
@@ -281,7 +302,7 @@ impl Nominations {
         let nominations = there.filter_map(|uid| self.all.get(uid));
         let victims: Vec<&str> =
             nominations.flat_map(|nomination| &nomination.victims).map(|victim| &**victim).collect();
-        class.is_excluded_by_pods() || cluster.rank_on(class, id, uid, &victims).is_valid()
+        class.is_excluded_by_pods() || cluster.rank_on(class, id, uid, &victims, true).is_valid()
     }
 
     /// Returns the node the pod is nominated for, if it still exists, and its victims that are still on it.

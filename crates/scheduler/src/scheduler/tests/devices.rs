@@ -1,6 +1,7 @@
 //! Pods with resource claims: promises of devices, their writes, and what becomes of them.
 
 mod extended;
+mod preemption;
 
 use std::collections::BTreeSet;
 
@@ -74,8 +75,12 @@ fn device_of(order: &ClaimOrder) -> &DeviceId {
 impl Bench {
     /// Returns a bench with a device class, and nodes with so many devices.
     fn with_devices(nodes: &[(&str, usize)], claims: &[&str]) -> Bench {
+        Bench::of_agents(1, nodes, claims)
+    }
+
+    fn of_agents(agents: usize, nodes: &[(&str, usize)], claims: &[&str]) -> Bench {
         let names: Vec<_> = nodes.iter().map(|(name, _)| *name).collect();
-        let mut bench = Bench::new(1, &names);
+        let mut bench = Bench::new(agents, &names);
         bench
             .object(ClusterObject::DeviceClass(DeviceClass { name: "gpu".into(), ..DeviceClass::default() }));
         nodes.iter().for_each(|(node, devices)| bench.object(slice(node, *devices)));

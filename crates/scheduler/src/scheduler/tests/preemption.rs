@@ -90,7 +90,7 @@ fn a_less_important_pod_that_comes_between_two_checks_is_noticed_by_every_pod_th
     assert_eq!(bench.evicted(), ["late"]);
 }
 
-fn terminating() -> Arc<Peer> {
+pub(super) fn terminating() -> Arc<Peer> {
     Arc::new(Peer { terminating: true, ..Peer::default() })
 }
 
