@@ -11,6 +11,7 @@ mod recorder;
 mod self_check;
 mod serving;
 mod sink;
+mod spans;
 mod upstream;
 
 use std::net::SocketAddr;
@@ -270,6 +271,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         fragmentation: config.fragmentation.every().map(|_| Arc::default()),
         ui: Arc::default(),
         fit: Arc::default(),
+        spans: (!config.tracing.endpoint.is_empty()).then(Arc::default),
     };
     let health = Health::default();
     // Three stages of the shutdown: stop deciding, then stop reporting, then stop serving.
@@ -315,6 +317,7 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         let own_thread = config.recommender.apply.webhook;
         serve_https(&mut tasks, server, secure, telling.clone(), own_thread)?;
     }
+    spans::send(&mut tasks, &engine, &config.tracing, sources.spans.as_ref(), telling.clone())?;
     let plaintext = config.extender.plaintext;
     tasks.spawn_ending("http server", async move {
         if let Err(error) = serve(listener, routes, plaintext, ended(telling)).await {

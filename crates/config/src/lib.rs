@@ -15,6 +15,7 @@ mod recorder;
 mod scaling;
 mod serving;
 mod spread;
+mod tracing;
 mod validate;
 mod values;
 
@@ -40,6 +41,7 @@ pub use recorder::RecorderConfig;
 pub use scaling::Scaling;
 pub use serving::{ExtenderConfig, FailurePolicy, GuardConfig, Serving};
 pub use spread::{DefaultConstraint, DefaultingType, PodTopologySpread};
+pub use tracing::TracingConfig;
 
 use berth_scheduler::dispatch::DispatcherKind;
 
@@ -147,6 +149,9 @@ pub struct Config {
     /// Give each pod, with its bind, the reason of its node in the annotation `berth.dev/decision`, about 1 KB. Needs
     /// rememberedDecisions.
     pub annotate_decisions: bool,
+
+    /// Placements as spans of OpenTelemetry.
+    pub tracing: TracingConfig,
 
     /// A recording of all that the scheduler hears and decides, for `berth replay`.
     pub recorder: RecorderConfig,
@@ -260,6 +265,7 @@ impl Default for Config {
             self_check_interval: ConfigDuration::from_secs(300),
             remembered_decisions: 100_000,
             annotate_decisions: false,
+            tracing: TracingConfig::default(),
             recorder: RecorderConfig::default(),
             fragmentation: Fragmentation::default(),
             leader_election: LeaderElection::default(),

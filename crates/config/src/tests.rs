@@ -94,6 +94,7 @@ volumeBindTimeout: 20s
 selfCheckInterval: 90s
 rememberedDecisions: 5000
 annotateDecisions: true
+tracing: {endpoint: 'http://collector:4318', samplingRatePerMillion: 1000}
 recorder: {enabled: true, directory: /recordings, maxMiB: 64}
 fragmentation: {period: 0s}
 scaling: {enabled: true, interval: 30s, hints: false, hintsWindow: 60s, hintsAcross: ['*'], customQueries: [shop]}
@@ -204,6 +205,7 @@ logFormat: json
         self_check_interval: ConfigDuration::from_secs(90),
         remembered_decisions: 5000,
         annotate_decisions: true,
+        tracing: TracingConfig { endpoint: "http://collector:4318".into(), sampling_rate_per_million: 1_000 },
         recorder: RecorderConfig { enabled: true, directory: "/recordings".into(), max_mib: 64 },
         fragmentation: Fragmentation { period: ConfigDuration::from_secs(0) },
         leader_election: LeaderElection {
@@ -391,6 +393,18 @@ fn a_bad_value_is_refused_with_its_line_its_field_and_what_is_allowed() {
         ("backoff: {initial: 20s}", "backoff.max: 10s is shorter than backoff.initial (20s)"),
         ("rememberedDecisions: 1000001", ":1: rememberedDecisions: 1000001 is not from 0 to 1000000"),
         ("selfCheckInterval: 48h", ":1: selfCheckInterval: 48h is not from 1s to 24h"),
+        (
+            "tracing: {endpoint: 'collector:4318'}",
+            ":1: tracing.endpoint: \"collector:4318\" is not a URL such as http://collector:4318",
+        ),
+        (
+            "{rememberedDecisions: 0, tracing: {endpoint: 'http://collector:4318'}}",
+            ":1: tracing.endpoint: it needs rememberedDecisions above 0",
+        ),
+        (
+            "tracing: {samplingRatePerMillion: 1000001}",
+            ":1: tracing.samplingRatePerMillion: 1000001 is not from 0 to 1000000",
+        ),
         ("recorder: {maxMiB: 0}", ":1: recorder.maxMiB: 0 is not from 1 to 65536"),
         (
             "recorder: {enabled: true, directory: ''}",

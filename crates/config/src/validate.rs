@@ -25,6 +25,7 @@ impl Config {
         if self.annotate_decisions && self.remembered_decisions == 0 {
             refuse("annotateDecisions", "it needs rememberedDecisions above 0")?;
         }
+        self.tracing.validate(self.remembered_decisions)?;
         within("maxPlacementTries", self.max_placement_tries, 1..=100)?;
         self.pod_topology_spread.validate()?;
         self.backoff.validate()?;

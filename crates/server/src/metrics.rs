@@ -9,7 +9,7 @@ mod lock_holds;
 mod quotas;
 
 use berth_telemetry::encode::{MetricLabels, counters, gauges};
-use berth_telemetry::{RecommenderMetrics, ScalerMetrics, UpdaterMetrics};
+use berth_telemetry::{RecommenderMetrics, ScalerMetrics, SpanCounters, UpdaterMetrics};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -181,6 +181,8 @@ pub struct MetricSources {
     pub fragmentation: Option<Arc<Latest>>,
     pub ui: Arc<UiCounters>,
     pub fit: Arc<FitCounters>,
+    /// `None`: no spans are sent.
+    pub spans: Option<Arc<SpanCounters>>,
 }
 
 #[derive(Debug, Default)]
@@ -485,6 +487,7 @@ impl Scrape {
             scaler: _,
             ui,
             fit,
+            spans,
         } = &self.sources;
         let pending = engine.pending_binds().load(Relaxed);
         gauges(to, "berth_binds_pending", "Binds decided whose outcome is pending", &[(&[], pending)])?;
@@ -594,6 +597,18 @@ impl Scrape {
                 (&[("result", "busy")], fit.busy.load(Relaxed)),
             ],
         )?;
+        if let Some(spans) = spans {
+            counters(
+                to,
+                "berth_traced_placements",
+                "Placements as spans of OpenTelemetry, by result",
+                &[
+                    (&[("result", "sent")], spans.sent.load(Relaxed)),
+                    (&[("result", "failed")], spans.failed.load(Relaxed)),
+                    (&[("result", "missed")], spans.missed.load(Relaxed)),
+                ],
+            )?;
+        }
         counters(
             to,
             "berth_self_checks",

@@ -9,6 +9,7 @@ pub mod process;
 mod quality;
 mod recommender;
 mod scaler;
+mod spans;
 mod updater;
 
 pub use dimensions::{DimensionMetrics, DimensionRead};
@@ -16,4 +17,5 @@ pub use health::Health;
 pub use quality::{QualityMetrics, SizedResource, UsageSample};
 pub use recommender::{RecommenderMetrics, VpaKind};
 pub use scaler::ScalerMetrics;
+pub use spans::SpanCounters;
 pub use updater::UpdaterMetrics;

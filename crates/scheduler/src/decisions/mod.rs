@@ -11,6 +11,7 @@ pub use report::{
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::agent::Candidate;
 use crate::hints::Terms;
@@ -101,6 +102,14 @@ fn small(score: u16) -> u8 {
     score.min(u8::MAX.into()) as u8
 }
 
+/// Decisions that follow each other, each with the time since.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecisionPage {
+    /// Number of the first one, counted from the start of the process.
+    pub first: u64,
+    pub decisions: Vec<(PlacementDecision, Duration)>,
+}
+
 /// The latest decisions.
 #[derive(Debug, Default)]
 pub struct DecisionMemory {
@@ -152,6 +161,16 @@ impl DecisionMemory {
         let decision = self.decisions.get((number - self.forgotten) as usize)?;
         // Another pod may have the same hash.
         (*decision.namespace == *namespace && *decision.name == *name).then_some(decision)
+    }
+
+    /// Returns the decisions from this number on that it still has, at most so many. `now`: since the start of the process.
+    pub fn page(&self, from: u64, most: usize, now: Duration) -> DecisionPage {
+        let first = from.max(self.forgotten);
+        let known = self.decisions.iter().skip((first - self.forgotten) as usize).take(most);
+        DecisionPage {
+            first,
+            decisions: known.map(|decision| (decision.clone(), decision.age(now))).collect(),
+        }
     }
 
     /// Returns the number of decisions that it has.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Engine, Operation};
 use crate::agent::Agent;
 use crate::class::Class;
-use crate::decisions::PlacementDecision;
+use crate::decisions::{DecisionPage, PlacementDecision};
 use crate::inventory::NodeId;
 use crate::objects::{Budgets, ClusterObject};
 use crate::preempt::Site;
@@ -118,6 +118,11 @@ impl Engine {
             let decision = scheduler.decisions().recall(namespace, name)?;
             Some((decision.clone(), decision.age(now)))
         })
+    }
+
+    /// Returns the remembered decisions from this number on, counted from the start of the process. Bounded by `most`.
+    pub fn decisions(&self, from: u64, most: usize) -> DecisionPage {
+        self.read(Operation::Evaluation, |scheduler, now| scheduler.decisions().page(from, most, now))
     }
 
     /// Returns a waiting pod, its queue and the verdict of `agent` on all nodes; `None`: no such pod waits. Changes only the agent and

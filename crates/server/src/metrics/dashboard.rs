@@ -62,6 +62,7 @@ fn scrape() -> String {
             fragmentation: Some(Arc::default()),
             ui: Arc::default(),
             fit: Arc::default(),
+            spans: Some(Arc::default()),
         };
         text = Metrics::new(&histograms, sources).encode().unwrap();
     });
