@@ -444,23 +444,22 @@ impl LiveTrial<'_> {
         let survey = self.agent.survey(&kind.class, pod.priority, &[], self.now, |_| {}).ok()?;
         // The cheapest are the last.
         let nodes: Vec<_> = survey.candidates.iter().rev().take(SITES_MAX).copied().collect();
-        let (mut sites, budgets) = self.engine.sites_of(&nodes, &kind.class, pod.priority);
-        let mut cheapest: Option<(Victims, &Site)> = None;
-        for site in &mut sites {
+        let (sites, budgets) = self.engine.sites_of(&nodes, &kind.class, pod.priority);
+        let mut cheapest: Option<(Victims, Site)> = None;
+        for mut site in sites {
             if site.pods.iter().any(|there| self.gone.contains(&there.pod.pod.uid)) {
-                site.pods.retain(|there| !self.gone.contains(&there.pod.pod.uid));
-                site.devices = site.devices.take().map(|devices| devices.left_without(&self.gone));
+                site = site.left_without(&self.gone);
             }
             // The view is older than the sites.
             if self.agent.view().row(site.node).revision == site.revision
-                && let Ok(victims) = self.agent.dry_run(&kind.class, site, &budgets, self.now)
+                && let Ok(victims) = self.agent.dry_run(&kind.class, &site, &budgets, self.now)
                 && cheapest.as_ref().is_none_or(|(known, _)| victims.cost() < known.cost())
             {
                 cheapest = Some((victims, site));
             }
         }
         let (victims, site) = cheapest?;
-        let (node, site) = (site.node, site.clone());
+        let node = site.node;
         let gone: BTreeSet<_> = victims.pods.iter().map(|victim| victim.pod.uid.clone()).collect();
         self.gone.extend(
             site.pods.iter().map(|there| &there.pod.pod.uid).filter(|uid| gone.contains(*uid)).cloned(),

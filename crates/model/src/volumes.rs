@@ -176,8 +176,8 @@ pub struct VolumeNeeds {
     pub shared: Box<[CsiVolume]>,
     /// See [`PodVolumes::disks`].
     pub disks: Box<[Disk]>,
-    /// A `ReadWriteOncePod` claim is used by another pod.
-    pub claim_in_use: bool,
+    /// `ReadWriteOncePod` claims that other pods use; sorted, without duplicates.
+    pub claims_in_use: Box<[ClaimName]>,
 }
 
 /// A topology label of a bound volume: the node's label must have one of these values.

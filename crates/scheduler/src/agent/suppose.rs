@@ -32,9 +32,7 @@ impl Ground for Supposed<'_> {
                 row.discharge(&pod.holding);
                 gone.insert(pod.pod.uid.clone());
             }
-            if let Some(devices) = &site.devices {
-                devices.free_without(gone, row);
-            }
+            site.free_without(gone, row);
         });
     }
 
@@ -60,9 +58,7 @@ impl Ground for Supposed<'_> {
                 row.charge(&pod.holding);
                 back.insert(pod.pod.uid.clone());
             }
-            if let Some(devices) = &site.devices {
-                devices.use_again(&back, gone, row);
-            }
+            site.use_again(&back, gone, row);
         });
         let admits = self.admits();
         match admits {
@@ -87,7 +83,7 @@ impl Agent {
     }
 
     /// Removes the pods with these uids from a site in the view, with what becomes free then. Returns the site without them.
-    pub fn suppose_evicted(&mut self, mut site: Site, gone: &BTreeSet<Arc<str>>) -> Site {
+    pub fn suppose_evicted(&mut self, site: Site, gone: &BTreeSet<Arc<str>>) -> Site {
         let is_gone = |known: &Potential| gone.contains(&known.pod.pod.uid);
         if !site.pods.iter().any(is_gone) {
             return site;
@@ -96,13 +92,9 @@ impl Agent {
             for known in site.pods.iter().filter(|known| is_gone(known)) {
                 row.discharge(&known.pod.holding);
             }
-            if let Some(devices) = &site.devices {
-                devices.free_without(gone, row);
-            }
+            site.free_without(gone, row);
         });
-        site.pods.retain(|known| !is_gone(known));
-        site.devices = site.devices.map(|devices| devices.left_without(gone));
-        site
+        site.left_without(gone)
     }
 
     /// Adds the pod to the node in the view.

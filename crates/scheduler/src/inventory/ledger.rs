@@ -158,6 +158,11 @@ impl Ledger {
         users.any(|uid| self.charge_of(uid).is_some_and(exists))
     }
 
+    /// Returns the uids of the pods that use this claim.
+    pub fn users_of(&self, claim: &ClaimName) -> impl Iterator<Item = &Arc<str>> {
+        self.users.get(claim).into_iter().flatten()
+    }
+
     /// Returns whether a node with pods was added or deleted since the last call while any claim is used.
     pub fn take_claims_moved(&mut self) -> bool {
         std::mem::take(&mut self.claims_moved)

@@ -1,11 +1,12 @@
 //! One node as agents see it: its properties and the resources charged to it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{QuotaShares, Revision, Tiers};
 use berth_devices::NodeDevices;
 use berth_model::{
-    Amounts, CsiVolume, Disk, Extended, HeldVolumes, Holding, HostPort, Node, NodeStorage, Peer,
+    Amounts, ClaimName, CsiVolume, Disk, Extended, HeldVolumes, Holding, HostPort, Node, NodeStorage, Peer,
     ProvidedResources, StaticVolume, Usage,
 };
 
@@ -47,6 +48,8 @@ pub struct Row {
     pub volumes: Option<Arc<VolumesInUse>>,
     /// Reservations for pods that another scheduler has nominated for this node; `None`: none.
     pub reserved: Option<Arc<Vec<Reservation>>>,
+    /// In a plan without some pods: the `ReadWriteOncePod` claims that nobody uses without them. `None`: no such plan.
+    pub vacated: Option<Arc<BTreeSet<ClaimName>>>,
 }
 
 /// Priority of a reservation for a request that may still take effect: nothing else may use the room, not even what

@@ -34,14 +34,14 @@ impl HeldDevices {
 
 impl SiteDevices {
     /// Frees in the row of the node what pods with these uids use alone, and what others leave.
-    pub(crate) fn free_without(&self, gone: &BTreeSet<Arc<str>>, row: &mut Row) {
+    pub(super) fn free_without(&self, gone: &BTreeSet<Arc<str>>, row: &mut Row) {
         free_devices(&self.leaving, row);
         let freed = self.held.iter().filter(|claim| claim.is_free_without(gone));
         free_devices(freed.flat_map(|claim| &claim.devices), row);
     }
 
     /// Reverts that for the pods in `back`, which are among those in `gone`.
-    pub(crate) fn use_again(&self, back: &BTreeSet<Arc<str>>, gone: &BTreeSet<Arc<str>>, row: &mut Row) {
+    pub(super) fn use_again(&self, back: &BTreeSet<Arc<str>>, gone: &BTreeSet<Arc<str>>, row: &mut Row) {
         let is_back = |claim: &&HeldDevices| {
             claim.is_free_without(gone) && claim.users.iter().any(|uid| back.contains(uid))
         };
@@ -49,7 +49,7 @@ impl SiteDevices {
     }
 
     /// Returns what is left to be freed once these pods are gone, and what others leave is free.
-    pub fn left_without(mut self, gone: &BTreeSet<Arc<str>>) -> SiteDevices {
+    pub(super) fn left_without(mut self, gone: &BTreeSet<Arc<str>>) -> SiteDevices {
         self.held.retain(|claim| !claim.is_free_without(gone));
         for claim in &mut self.held {
             claim.users.retain(|uid| !gone.contains(uid));

@@ -24,9 +24,10 @@ pub(crate) use survey::removable;
 pub use survey::{Survey, stands_in_the_way, survey};
 pub use together::{Prospect, Takeover, Together};
 
-use crate::inventory::{Ledger, NodeId, Occupant, Revision};
+use crate::inventory::{Ledger, NodeId, Occupant, Revision, Row};
 use crate::quota::VictimClaim;
 use crate::rules::Reasons;
+use berth_model::ClaimName;
 
 /// A node and its pods that the preemptor may preempt.
 #[derive(Debug, Clone)]
@@ -39,6 +40,16 @@ pub struct Site {
     pub reclaims: bool,
     /// `None`: the preemptor needs no devices.
     pub devices: Option<SiteDevices>,
+    /// Claims of the preemptor that only one pod may use, and others do.
+    pub once: Vec<UsedClaim>,
+}
+
+/// A `ReadWriteOncePod` claim.
+#[derive(Debug, Clone)]
+pub struct UsedClaim {
+    pub claim: ClaimName,
+    /// Uids of the pods that use it, on any node.
+    pub users: Vec<Arc<str>>,
 }
 
 /// A pod that may be preempted.
@@ -117,6 +128,41 @@ pub trait Ground {
 }
 
 impl Site {
+    /// Removes in the row of the node what becomes free without the pods with these uids, but for their requests.
+    pub(crate) fn free_without(&self, gone: &BTreeSet<Arc<str>>, row: &mut Row) {
+        if let Some(devices) = &self.devices {
+            devices.free_without(gone, row);
+        }
+        self.vacate(gone, row);
+    }
+
+    /// Reverts that for the pods in `back`, which are among those in `gone`.
+    pub(crate) fn use_again(&self, back: &BTreeSet<Arc<str>>, gone: &BTreeSet<Arc<str>>, row: &mut Row) {
+        if let Some(devices) = &self.devices {
+            devices.use_again(back, gone, row);
+        }
+        self.vacate(&gone.difference(back).cloned().collect(), row);
+    }
+
+    fn vacate(&self, gone: &BTreeSet<Arc<str>>, row: &mut Row) {
+        if self.once.is_empty() {
+            return;
+        }
+        let is_vacated = |used: &&UsedClaim| used.users.iter().all(|uid| gone.contains(uid));
+        let vacated = self.once.iter().filter(is_vacated).map(|used| used.claim.clone());
+        row.vacated = Some(Arc::new(vacated.collect()));
+    }
+
+    /// Returns the site once these pods are gone, and what they used is free.
+    pub fn left_without(mut self, gone: &BTreeSet<Arc<str>>) -> Site {
+        self.pods.retain(|known| !gone.contains(&known.pod.pod.uid));
+        self.devices = self.devices.map(|devices| devices.left_without(gone));
+        for used in &mut self.once {
+            used.users.retain(|uid| !gone.contains(uid));
+        }
+        self
+    }
+
     /// Returns the pods that a pod with this priority may preempt on `node`. `group_of` returns the group that must be
     /// evicted with a pod (by uid).
     pub fn new(
@@ -163,7 +209,14 @@ impl Site {
             };
             pods.push(Potential { pod: Arc::new(pod), lent, group });
         }
-        Site { node, revision: ledger.inventory().row(node).revision, pods, reclaims, devices: None }
+        Site {
+            node,
+            revision: ledger.inventory().row(node).revision,
+            pods,
+            reclaims,
+            devices: None,
+            once: Vec::new(),
+        }
     }
 }
 

@@ -3,14 +3,15 @@
 
 use super::reasons::Reasons;
 use crate::inventory::Row;
-use berth_model::VolumeNeeds;
+use berth_model::{ClaimName, VolumeNeeds};
 
 pub fn refuses(needs: &VolumeNeeds, row: &Row) -> Option<Reasons> {
     let taken = row.volumes.as_ref().map_or(&[][..], |in_use| in_use.disks());
     if needs.disks.iter().any(|disk| taken.iter().any(|other| disk.conflicts(other))) {
         return Some(Reasons::DISK);
     }
-    needs.claim_in_use.then_some(Reasons::CLAIM_IN_USE)
+    let is_vacated = |claim: &ClaimName| row.vacated.as_ref().is_some_and(|vacated| vacated.contains(claim));
+    (!needs.claims_in_use.iter().all(is_vacated)).then_some(Reasons::CLAIM_IN_USE)
 }
 
 #[cfg(test)]
@@ -39,7 +40,16 @@ mod tests {
 
     #[test]
     fn a_claim_for_one_pod_that_is_in_use_keeps_its_pod_from_every_node() {
-        let needs = VolumeNeeds { claim_in_use: true, ..VolumeNeeds::default() };
+        let claim = |name: &str| ClaimName { namespace: "ns".into(), name: name.into() };
+        let claims_in_use = [claim("a"), claim("b")].into();
+        let needs = VolumeNeeds { claims_in_use, ..VolumeNeeds::default() };
         assert_eq!(refuses(&needs, &Row::default()), Some(Reasons::CLAIM_IN_USE));
+        // In a plan without the pods that use them.
+        let without = |claims: &[&str]| {
+            let vacated = claims.iter().map(|name| claim(name)).collect();
+            Row { vacated: Some(Arc::new(vacated)), ..Row::default() }
+        };
+        assert_eq!(refuses(&needs, &without(&["a"])), Some(Reasons::CLAIM_IN_USE));
+        assert_eq!(refuses(&needs, &without(&["a", "b"])), None);
     }
 }

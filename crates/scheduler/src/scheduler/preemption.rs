@@ -24,10 +24,10 @@ use serde::{Deserialize, Serialize};
 
 use super::gangs::Gangs;
 use super::{Action, Cluster};
-use crate::class::ClassId;
+use crate::class::{Class, ClassId};
 use crate::gang::{AllocationName, WantedMembers};
 use crate::inventory::{Ledger, NodeId};
-use crate::preempt::{Prospect, Site, SiteDevices, Together, Victims};
+use crate::preempt::{Prospect, Site, SiteDevices, Together, UsedClaim, Victims};
 use crate::queue::Parked;
 use crate::quota::{Quota, Toll};
 use aged::Aged;
@@ -247,10 +247,10 @@ impl Preemption {
         let rights = self.guarantees(cluster).rights_together(&wanted);
         let prospects = self.gangs.begin(name, &cluster.ledger);
         let by = (priority, &rights);
-        let devices = wanted.classes().iter().any(|class| class.spec.devices.is_some());
+        let needed = Needed::of(wanted.classes().into_iter().map(|class| &**class));
         let sites = |mut prospect: Prospect<NodeId>| {
             prospect.nodes.retain(|id| cluster.inventory().row(*id).node.is_some());
-            let mut nodes = self.sites(prospect.nodes, by, (true, devices), cluster, gangs);
+            let mut nodes = self.sites(prospect.nodes, by, (true, &needed), cluster, gangs);
             for site in &mut nodes {
                 site.pods.retain(|known| !gangs.is_placed_member(&known.pod.pod.uid, name));
             }
@@ -264,12 +264,12 @@ impl Preemption {
     }
 
     /// Returns the pods that a pod with this priority and these rights may preempt on each of these nodes. `together`:
-    /// the victims of all nodes must leave quotas their guarantees, not only those of each node. `devices`: the preemptor needs some.
+    /// the victims of all nodes must leave quotas their guarantees, not only those of each node. `needed`: by the preemptor.
     pub(super) fn sites(
         &self,
         nodes: Vec<NodeId>,
         by: By,
-        (together, devices): (bool, bool),
+        (together, needed): (bool, &Needed),
         cluster: &Cluster,
         gangs: &Gangs,
     ) -> Vec<Site> {
@@ -282,7 +282,11 @@ impl Preemption {
             }
             let claim = |pod: &_| guarantees.claim_on(pod, by, &leaving, &mut toll);
             let mut site = Site::claimed(&cluster.ledger, node, (by.0, by.1.reclaims()), claim, &group_of);
-            site.devices = devices.then(|| devices_at(&site, cluster));
+            site.devices = needed.devices.then(|| devices_at(&site, cluster));
+            site.once.extend(needed.once.iter().map(|claim| UsedClaim {
+                claim: (*claim).clone(),
+                users: cluster.ledger.users_of(claim).cloned().collect(),
+            }));
             site
         };
         nodes.into_iter().map(site).collect()
@@ -296,6 +300,25 @@ impl Preemption {
             let by = (pod.priority, &guarantees.rights_of(pod));
             gangs.bear(by.0, victims.pods.iter(), cluster, self) && guarantees.still_allow(by, &victims.pods)
         })
+    }
+}
+
+/// What preemptors need besides room.
+#[derive(Debug, Default)]
+pub(super) struct Needed<'a> {
+    devices: bool,
+    /// `ReadWriteOncePod` claims that other pods use.
+    once: BTreeSet<&'a ClaimName>,
+}
+
+impl<'a> Needed<'a> {
+    pub(super) fn of(classes: impl IntoIterator<Item = &'a Class>) -> Self {
+        let mut needed = Needed::default();
+        for class in classes {
+            needed.devices |= class.spec.devices.is_some();
+            needed.once.extend(class.spec.volumes.iter().flat_map(|volumes| &volumes.claims_in_use));
+        }
+        needed
     }
 }
 

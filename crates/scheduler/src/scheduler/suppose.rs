@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Scheduler;
+use super::preemption::Needed;
 use crate::class::Class;
 use crate::gang::Allocation;
 use crate::inventory::NodeId;
@@ -92,8 +93,8 @@ impl Scheduler {
         let exists = |id: &NodeId| self.inventory().row(*id).node.is_some();
         let nodes = nodes.iter().copied().filter(exists).collect();
         let by = (priority, &Rights::default());
-        let devices = class.spec.devices.is_some();
-        let sites = self.preemption.sites(nodes, by, (false, devices), &self.cluster, &self.gangs);
+        let needed = Needed::of([class]);
+        let sites = self.preemption.sites(nodes, by, (false, &needed), &self.cluster, &self.gangs);
         (sites, self.cluster.objects.budgets.clone())
     }
 }

@@ -43,6 +43,7 @@ impl Volumes {
         }
         let mut needs = VolumeNeeds { disks: volumes.disks.clone(), ..VolumeNeeds::default() };
         let (mut bound, mut zones, mut unbound) = (Vec::new(), Vec::new(), Vec::new());
+        let mut once_in_use = Vec::new();
         let mut shared = volumes.inline.to_vec();
         let mut fresh: BTreeMap<Arc<str>, u32> = BTreeMap::new();
         for pod_claim in &volumes.claims {
@@ -52,7 +53,9 @@ impl Volumes {
             };
             let in_use = used(&name);
             let once = claim.kind.modes.contains(AccessModes::READ_WRITE_ONCE_POD);
-            needs.claim_in_use |= once && in_use && !pod_claim.ephemeral;
+            if once && in_use && !pod_claim.ephemeral {
+                once_in_use.push(name.clone());
+            }
             if let Some(volume) = self.attached_as(claim) {
                 match in_use || self.is_attached(claim) {
                     true => shared.push(volume),
@@ -71,6 +74,7 @@ impl Volumes {
             }
         }
         (needs.bound, needs.zones, needs.shared) = (canonical(bound), canonical(zones), canonical(shared));
+        needs.claims_in_use = canonical(once_in_use);
         needs.fresh = fresh.into_iter().collect();
         let mut unbound: Vec<_> = unbound.into_iter().filter_map(|name| self.unbound(name)).collect();
         // Claims of equal size stay in the order of the pod, which determines which one gets which volume.

@@ -268,7 +268,7 @@ fn a_claim_for_one_pod_counts_as_used_only_when_it_is_and_the_pod_names_it_itsel
 
 fn resolve_used(volumes: &mut Volumes, claim: &Claim, pod_claim: &str, used: bool) -> bool {
     volumes.apply_claim(claim.clone());
-    resolve(volumes, &[pod_claim], used).claim_in_use
+    resolve(volumes, &[pod_claim], used).claims_in_use.len() == 1
 }
 
 fn capacity(object: &str, node: &str, bytes: i64) -> Capacity {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::gangs::{self, GangAttempt, GangChosen, GangHuntResult};
 use super::hunts::{Attempt, Chosen, Next};
 use super::nominations::{Outlook, is_plain};
-use super::{Eviction, Preemption, aged};
+use super::{Eviction, Needed, Preemption, aged};
 use crate::agent::AgentChoice;
 use crate::class::{Class, ClassId};
 use crate::gang::AllocationName;
@@ -378,9 +378,9 @@ impl Scheduler {
                     }
                     Some(Next::DryRuns(mut attempt, nodes)) => {
                         let by = (attempt.priority, &*attempt.rights);
-                        let devices = attempt.class.spec.devices.is_some();
+                        let needed = Needed::of([&*attempt.class]);
                         attempt.sites =
-                            self.preemption.sites(nodes, by, (false, devices), &self.cluster, &self.gangs);
+                            self.preemption.sites(nodes, by, (false, &needed), &self.cluster, &self.gangs);
                         return Some(Task::Preempt(attempt));
                     }
                     Some(Next::Chosen(chosen)) => self.settle_hunt(class, chosen),

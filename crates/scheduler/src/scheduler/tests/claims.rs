@@ -311,6 +311,65 @@ fn a_claim_for_one_pod_keeps_others_out_until_that_pod_is_gone() {
 }
 
 #[test]
+fn a_pod_preempts_the_less_important_ones_that_use_its_claims_for_one_pod() {
+    let once = |name: &str| {
+        let modes: AccessModes = ["ReadWriteOncePod"].into_iter().collect();
+        let kind = VolumeKind { modes, ..kind("made") };
+        let volume = format!("volume of {name}");
+        let mut volume = Volume {
+            spec: StaticVolume { name: volume.as_str().into(), ..StaticVolume::default() }.into(),
+            ..Volume::default()
+        };
+        let claim = Claim {
+            kind,
+            bind_completed: true,
+            volume: Some(volume.spec.name.clone()),
+            ..claim(name, "made")
+        };
+        volume.claim = Some(ClaimRef { claim: claim.name.clone(), uid: claim.uid.clone() });
+        [ClusterObject::Claim(claim), ClusterObject::Volume(volume)]
+    };
+    let both = |pod: Pod| {
+        let claims = ["c", "d"].map(|name| PodClaim { name: name.into(), ephemeral: false }).into();
+        Pod { volumes: Some(Arc::new(PodVolumes { claims, ..PodVolumes::default() })), ..pod }
+    };
+    let bench = || {
+        let mut bench = Bench::with_claims(&["a", "b"], once("c").into_iter().chain(once("d")));
+        bench.scheduler.cluster.config.preemption = true;
+        bench.apply(on("b", pod("bystander", 100)));
+        bench
+    };
+    let victims = |bench: &Bench| {
+        let mut victims: Vec<_> = bench.evictions.iter().map(|it| it.victim.uid.to_string()).collect();
+        victims.sort();
+        victims
+    };
+    let mut first = bench();
+    first.apply(on("a", uses("c", pod("x", 100))));
+    first.apply(on("a", uses("d", pod("y", 100))));
+    first.apply(Pod { priority: 5, ..both(pod("p", 100)) });
+    first.work();
+    assert_eq!(victims(&first), ["x", "y"]);
+    for uid in ["x", "y"] {
+        first.scheduler.delete_pod(&uid.into());
+        first.collect();
+        first.tick(first.now + S);
+        first.work();
+    }
+    assert_eq!((first.bound(), first.evictions.len()), (vec!["p"], 2));
+
+    // One of the users is more important, or on another node: no eviction would help.
+    for (node, priority) in [("a", 9), ("b", 0)] {
+        let mut other = bench();
+        other.apply(on("a", uses("c", pod("x", 100))));
+        other.apply(Pod { priority, ..on(node, uses("d", pod("y", 100))) });
+        other.apply(Pod { priority: 5, ..both(pod("p", 100)) });
+        other.work();
+        assert_eq!(victims(&other), Vec::<String>::new(), "{node} {priority}");
+    }
+}
+
+#[test]
 fn a_missing_claim_is_reported_and_the_pod_is_placed_once_it_exists() {
     let mut bench = Bench::with_claims(&["a"], [ClusterObject::Volume(volume("pv", "a"))]);
     bench.apply(uses("data", pod("p", 1)));
