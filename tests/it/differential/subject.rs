@@ -14,7 +14,7 @@ use berth_scheduler::agent::{Agent, AgentChoice, AgentConfig, CacheLimits};
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::inventory::Occupant;
 use berth_scheduler::objects::{ObjectKind, ObjectName};
-use berth_scheduler::preempt::{self, Cost, Site};
+use berth_scheduler::preempt::{self, Cost};
 use berth_scheduler::profile::{Profile, Profiles};
 use berth_scheduler::scheduler::{Scheduler, SchedulerConfig};
 use serde::de::DeserializeOwned;
@@ -165,13 +165,16 @@ impl Subject {
         let (class, standings) = self.scheduler.standings(&mut self.agent, pod);
         let (priority, now) = (pod.priority, Duration::ZERO);
         let survey = self.agent.survey(&class, priority, &[], now, |_| {}).ok();
-        let (ledger, inventory) = (self.scheduler.ledger(), self.scheduler.inventory());
+        let inventory = self.scheduler.inventory();
         let mut told = survey.as_ref().map(|survey| survey.unhelped.clone()).unwrap_or_default();
         let mut says = Preempts::default();
         let candidates = survey.as_ref().map(|survey| survey.candidates.as_slice());
-        for (node, _) in standings.iter().filter(|(_, standing)| standing.is_err()) {
-            let site = Site::new(ledger, *node, priority, &|_| None);
-            let found = self.agent.dry_run(&class, &site, self.scheduler.budgets(), now);
+        let out = standings.iter().filter(|(_, standing)| standing.is_err());
+        let out: Vec<_> = out.map(|(node, _)| *node).collect();
+        let (sites, budgets) = self.scheduler.sites_of(&out, &class, priority);
+        for site in &sites {
+            let node = &site.node;
+            let found = self.agent.dry_run(&class, site, &budgets, now);
             if let (Err(why), true) = (&found, candidates.unwrap_or_default().contains(node)) {
                 told.add(why.reasons());
             }

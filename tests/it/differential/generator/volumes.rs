@@ -234,7 +234,7 @@ impl Generator {
         let class = self.one(&[STATIC, STATIC, WAITING, WAITING, IMMEDIATE]);
         let mut mode = self.one(&["ReadWriteOnce", "ReadWriteOnce", "ReadWriteOnce", "ReadWriteOncePod"]);
         if self.theme.preemption {
-            // berth does not preempt the only pod that uses such a claim.
+            // Several pods use it here. Upstream takes it to be free when one of them is gone; berth wants all gone.
             mode = "ReadWriteOnce";
         }
         let mut claim = json!({
