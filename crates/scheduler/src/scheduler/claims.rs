@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::charge_walks::Charged;
 use super::cluster::Cluster;
 use super::foreign_binds::device_of_others;
-use super::{Action, Scheduler, Stale, State};
+use super::{Action, Scheduler, Stale, State, Waiting};
 use crate::inventory::NodeId;
 use crate::objects::{BindingError, ClaimProgress, DevicesChanged, VolumeNews, WantedVolume};
 use crate::placement::{Binding, ClaimOrder};
@@ -288,22 +288,26 @@ impl Scheduler {
 
     /// Promises devices of this node, which the pod has in the ledger, to its claims. Returns whether there are enough.
     pub(super) fn promise_devices(&mut self, uid: &Arc<str>, claims: &[ClaimName], node: NodeId) -> bool {
-        let Some(waiting) = self.cluster.waiting.get(uid) else {
+        let needs_some = |waiting: &&Waiting| waiting.class.spec.devices.is_some();
+        let Some(place) = self.cluster.waiting.get(uid).filter(needs_some).map(Waiting::place) else {
             return true;
         };
-        let (row, name) = (self.inventory().row(node), self.inventory().name(node));
-        let (Some(needs), Some(node)) = (&waiting.class.spec.devices, &row.node) else {
+        // Agents see what is free for pods that are being placed, and for others at that time, too.
+        let left = self.cluster.devices_left(self.inventory().name(node), Some(place)).now;
+        let Cluster { objects, ledger, waiting, .. } = &mut self.cluster;
+        let Some((waiting, node)) = waiting.get(uid).zip(ledger.inventory().row(node).node.as_ref()) else {
+            return true;
+        };
+        let Some(needs) = waiting.class.spec.devices.as_ref() else {
             return true;
         };
         if needs.on(&node.extended).is_empty() {
             return true;
         }
-        // Agents see what is free for pods that are being placed, and for others at that time, too.
-        let Some(devices) = self.cluster.devices_left(name, Some(waiting.place())).now else {
+        let Some(devices) = left else {
             return false;
         };
-        let (pod, needs, node) = (waiting.source.clone(), needs.clone(), node.clone());
-        match self.cluster.objects.devices.promise(&pod, claims, &needs, &node, &devices) {
+        match objects.devices.promise(&waiting.source, claims, needs, node, &devices) {
             Ok(changed) => {
                 self.requeue_for_devices(changed, false);
                 true

@@ -164,6 +164,10 @@ impl Preemption {
         self.nominations.mark_due(uid);
         self.nominations.clear_outdated(uid, cluster, actions);
         self.hunt(uid, cluster, parked, actions);
+        if let Some(pod) = cluster.waiting.get(uid) {
+            // It may have been the one of its class that was being placed.
+            self.nominations.probe_over(pod.class.id);
+        }
         cluster.waiting.get(uid).is_some_and(|pod| self.hunts(pod.class.id))
     }
 

@@ -356,6 +356,32 @@ fn while_a_pod_is_placed_that_preempted_a_less_important_one_does_not_get_its_de
 }
 
 #[test]
+fn a_pod_whose_devices_are_free_is_placed_also_when_another_of_its_class_was_being_placed_in_vain() {
+    let mut bench = Bench::with_preemption(&[("a", 1), ("b", 1)], &[]);
+    bench.runs_with("a", 0, "v", 0);
+    bench.runs_with("b", 0, "w", 0);
+    bench.wants("p", 5);
+    bench.wants("q", 5);
+    assert_eq!(bench.victims(), ["v", "w"]);
+    ["v", "w"].iter().for_each(|uid| bench.goes(uid));
+    let (mine, other): (Vec<_>, Vec<_>) = bench
+        .scheduler
+        .nominated_pods()
+        .map(|(uid, node)| (uid.to_string(), node.to_string()))
+        .partition(|(uid, _)| uid == "p");
+    let lost = if mine[0].1 == "a" { slice("a", 0) } else { slice("b", 0) };
+    ["v", "w"].iter().for_each(|claim| bench.object(freed(claim)));
+    // The agent takes the first of both. Then its devices are gone.
+    let task = bench.take(0).expect("one is placed");
+    bench.object(lost);
+    bench.agents[0].catch_up(bench.scheduler.inventory());
+    let answer = bench.choose(0, &task);
+    bench.settle(0, &task, answer);
+    bench.work();
+    assert_eq!((bench.ordered(), &*bench.orders[0].node), (vec!["q"], &*other[0].1));
+}
+
+#[test]
 fn devices_stay_kept_when_the_node_changes() {
     let mut bench = Bench::with_preemption(&[("n", 1)], &[]);
     bench.runs_with("n", 0, "v", 0);
