@@ -31,6 +31,20 @@ fn pages() -> Vec<String> {
     pages
 }
 
+#[test]
+fn each_section_that_is_measured_has_its_place_in_the_page() {
+    let (script, page) = (read(".ci/long"), read("docs/benchmarks.md"));
+    let begins = |line: &str| line.trim_start().strip_prefix("bench ").map(str::to_owned);
+    let sections: Vec<_> = script.lines().filter_map(begins).collect();
+    assert!(sections.len() > 5, "{sections:?}");
+    for section in sections {
+        let name = section.split_whitespace().next().expect("a name");
+        let (begin, end) = (format!("<!-- {name}: begin -->"), format!("<!-- {name}: end -->"));
+        let rest = page.split_once(&begin).unwrap_or_else(|| panic!("there is no {begin}")).1;
+        assert!(rest.contains(&end), "{name} does not end");
+    }
+}
+
 /// Returns the paths of all documents: those of the root, and the pages.
 fn documents() -> Vec<String> {
     let names =

@@ -2,57 +2,26 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::{Json, State};
-use axum::routing::post;
+use axum::http::StatusCode;
+use berth_test_support::collector::SpanCollector;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 
 use crate::explain::{Ran, run};
 use crate::support::*;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// The spans that were sent to a collector.
-#[derive(Clone, Default)]
-struct Collected(Arc<Mutex<Vec<Value>>>);
-
-impl Collected {
-    /// Starts a collector. Returns its URL, too.
-    async fn start() -> (Collected, String) {
-        async fn take(State(collected): State<Collected>, Json(body): Json<Value>) -> Json<Value> {
-            let scopes = body["resourceSpans"][0]["scopeSpans"].as_array().cloned().unwrap_or_default();
-            let spans =
-                scopes.iter().flat_map(|scope| scope["spans"].as_array().cloned().unwrap_or_default());
-            collected.0.lock().expect("not poisoned").extend(spans);
-            Json(json!({}))
-        }
-        let collected = Collected::default();
-        let routes = Router::new().route("/v1/traces", post(take)).with_state(collected.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("bound"));
-        tokio::spawn(async move { axum::serve(listener, routes).await });
-        (collected, url)
-    }
-
-    fn named(&self, name: &str) -> Vec<Value> {
-        let spans = self.0.lock().expect("not poisoned");
-        spans.iter().filter(|span| span["name"] == name).cloned().collect()
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn placements_are_sent_to_a_collector_of_open_telemetry() {
     let cluster = start_control_plane().await;
     let client = cluster.client();
     create_nodes(&client, &Nodes { count: 2, ..Nodes::default() }).await;
-    let (collected, url) = Collected::start().await;
+    let (collected, url) = SpanCollector::start(StatusCode::OK).await;
     let mut berth = Berth::start(&cluster.kubeconfig(), &format!("tracing: {{endpoint: '{url}'}}"));
     create_pods(&client, &Pods { prefix: "traced", count: 20, ..Pods::default() }, |_, _| {}).await;
     await_bound(&client, SOON, 20, |_| true).await;

@@ -18,6 +18,7 @@ use berth_model::{
 };
 
 use crate::capacity::consumption;
+use crate::pools::change_counters;
 use crate::{
     AllocatedDevice, Attribute, ClaimAllocation, Counters, DeviceId, DeviceUse, Model, NodeDevices,
     PoolDevice, PoolState, PoolUse, Reach,
@@ -811,20 +812,6 @@ fn has_counters(left: &BTreeMap<Arc<str>, Counters>, device: &PoolDevice) -> boo
             left.is_some_and(|left| *amount <= *left)
         })
     })
-}
-
-fn change_counters(
-    left: &mut BTreeMap<Arc<str>, Counters>,
-    device: &PoolDevice,
-    change: impl Fn(Quantity, Quantity) -> Quantity,
-) {
-    for (set, counters) in &device.consumes {
-        for (name, amount) in counters {
-            if let Some(left) = left.get_mut(set).and_then(|set| set.get_mut(name)) {
-                *left = change(*left, *amount);
-            }
-        }
-    }
 }
 
 /// Returns the term that only this node satisfies.

@@ -185,8 +185,7 @@ impl DevicePool {
         {
             pool.state = PoolState::Invalid(why.into());
         }
-        // Such a pool keeps all nodes from requests for all devices.
-        pool.seen_everywhere |= !pool.counters.is_empty() && pool.state != PoolState::Complete;
+        pool.seen_everywhere |= pool.has_counters_of_unknown_devices();
         pool
     }
 
@@ -214,10 +213,15 @@ impl DevicePool {
         None
     }
 
+    /// Returns whether any node could have devices of the pool: such a pool keeps all nodes from requests for all devices.
+    fn has_counters_of_unknown_devices(&self) -> bool {
+        !self.counters.is_empty() && self.state != PoolState::Complete
+    }
+
     /// Returns whether the pool matters to a node: a slice of it is for the node, or has counters and others are missing.
     pub fn is_seen_from(&self, node: &str, labels: &Labels) -> bool {
         self.of_node.contains_key(node)
-            || !self.counters.is_empty() && self.state != PoolState::Complete
+            || self.has_counters_of_unknown_devices()
             || self.reaches.iter().any(|reach| reach.covers(node, labels))
     }
 
@@ -276,13 +280,7 @@ impl PoolUse {
         }
         if !used.is_used() {
             used.consumed.clear();
-            for (set, counters) in &self.pool.devices[at].consumes {
-                for (name, amount) in counters {
-                    if let Some(left) = self.left.get_mut(set).and_then(|set| set.get_mut(name)) {
-                        *left = left.saturating_add(*amount);
-                    }
-                }
-            }
+            change_counters(&mut self.left, &self.pool.devices[at], Quantity::saturating_add);
         }
     }
 
@@ -303,13 +301,21 @@ impl PoolUse {
             used.wholes += 1;
         }
         if first {
-            let device = &self.pool.devices[at];
-            for (set, counters) in &device.consumes {
-                for (name, amount) in counters {
-                    if let Some(left) = self.left.get_mut(set).and_then(|set| set.get_mut(name)) {
-                        *left = left.saturating_sub(*amount);
-                    }
-                }
+            change_counters(&mut self.left, &self.pool.devices[at], Quantity::saturating_sub);
+        }
+    }
+}
+
+/// Changes what is left of the counters by what the device consumes of them.
+pub(crate) fn change_counters(
+    left: &mut BTreeMap<Arc<str>, Counters>,
+    device: &PoolDevice,
+    change: impl Fn(Quantity, Quantity) -> Quantity,
+) {
+    for (set, counters) in &device.consumes {
+        for (name, amount) in counters {
+            if let Some(left) = left.get_mut(set).and_then(|set| set.get_mut(name)) {
+                *left = change(*left, *amount);
             }
         }
     }

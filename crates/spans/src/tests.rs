@@ -1,12 +1,7 @@
-use std::sync::Mutex;
-
-use axum::Router;
-use axum::extract::{Json, State};
 use axum::http::StatusCode;
-use axum::routing::post;
 use berth_scheduler::decisions::PlacementDecision;
+use berth_test_support::collector::SpanCollector;
 use serde_json::Value;
-use tokio::net::TcpListener;
 
 use super::*;
 
@@ -27,40 +22,6 @@ pub(crate) fn decision(name: &str) -> PlacementDecision {
         conflicts: 0,
         agent: Some(1),
         list: None,
-    }
-}
-
-#[derive(Default)]
-struct Collector {
-    requests: Mutex<Vec<Value>>,
-    refuses: bool,
-}
-
-impl Collector {
-    async fn start(refuses: bool) -> (Arc<Collector>, String) {
-        async fn take(
-            State(collector): State<Arc<Collector>>,
-            Json(body): Json<Value>,
-        ) -> (StatusCode, Json<Value>) {
-            collector.requests.lock().expect("not poisoned").push(body);
-            let status = if collector.refuses { StatusCode::FORBIDDEN } else { StatusCode::OK };
-            (status, Json(Value::Object(Default::default())))
-        }
-        let collector = Arc::new(Collector { refuses, ..Collector::default() });
-        let routes = Router::new().route("/v1/traces", post(take)).with_state(collector.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("bound");
-        tokio::spawn(async move { axum::serve(listener, routes).await });
-        (collector, format!("http://{address}"))
-    }
-
-    /// Returns all spans, by name and the name of the pod that their trace is about.
-    fn spans(&self) -> Vec<Value> {
-        let requests = self.requests.lock().expect("not poisoned");
-        let scopes = requests
-            .iter()
-            .flat_map(|body| body["resourceSpans"][0]["scopeSpans"].as_array().expect("scopes"));
-        scopes.flat_map(|scope| scope["spans"].as_array().expect("spans").clone()).collect()
     }
 }
 
@@ -89,23 +50,23 @@ fn counted(counters: &SpanCounters) -> [u64; 3] {
 
 #[tokio::test]
 async fn each_decision_becomes_a_trace_with_the_names_that_a_collector_expects() {
-    let (collector, endpoint) = Collector::start(false).await;
+    let (collector, endpoint) = SpanCollector::start(StatusCode::OK).await;
     let counters = send(&endpoint, 1_000_000, 3, 603).await;
     assert_eq!(counted(&counters), [600, 0, 3]);
     let spans = collector.spans();
     assert_eq!(spans.len(), 600 * 4);
-    let roots: Vec<_> = spans.iter().filter(|span| span["name"] == "placement").collect();
+    let roots = collector.named("placement");
     let attribute = |span: &Value, key: &str| {
         let all = span["attributes"].as_array().cloned().unwrap_or_default();
         all.into_iter().find(|known| known["key"] == key).map(|known| known["value"]["stringValue"].clone())
     };
     assert_eq!(roots.len(), 600);
-    assert_eq!(attribute(roots[0], "k8s.pod.name"), Some("pod-3".into()));
-    assert_eq!(attribute(roots[0], "k8s.node.name"), Some("node-1".into()));
+    assert_eq!(attribute(&roots[0], "k8s.pod.name"), Some("pod-3".into()));
+    assert_eq!(attribute(&roots[0], "k8s.node.name"), Some("node-1".into()));
     let children = spans.iter().filter(|span| span["parentSpanId"] == roots[0]["spanId"]);
     let names: Vec<_> = children.map(|span| span["name"].as_str().expect("a name")).collect();
     assert_eq!(names, ["wait", "choose", "bind"]);
-    let requests = collector.requests.lock().expect("not poisoned");
+    let requests = collector.requests();
     assert_eq!(requests.len(), 3, "in pages");
     let resource = requests[0]["resourceSpans"][0]["resource"]["attributes"].to_string();
     assert!(resource.contains("service.name") && resource.contains("berth"), "{resource}");
@@ -113,11 +74,11 @@ async fn each_decision_becomes_a_trace_with_the_names_that_a_collector_expects()
 
 #[tokio::test]
 async fn a_sample_is_sent_and_what_a_collector_does_not_take_is_counted() {
-    let (collector, endpoint) = Collector::start(false).await;
+    let (collector, endpoint) = SpanCollector::start(StatusCode::OK).await;
     let sent = counted(&*send(&endpoint, 100_000, 0, 1_000).await)[0];
     assert!((50..200).contains(&sent), "{sent}");
     assert_eq!(collector.spans().len() as u64, sent * 4);
-    let (_refusing, endpoint) = Collector::start(true).await;
+    let (_refusing, endpoint) = SpanCollector::start(StatusCode::FORBIDDEN).await;
     assert_eq!(counted(&*send(&endpoint, 1_000_000, 0, 300).await), [0, 300, 0]);
     // Nobody listens there.
     assert_eq!(counted(&*send("http://127.0.0.1:9", 1_000_000, 0, 1).await), [0, 1, 0]);

@@ -1,7 +1,8 @@
-//! Fixtures for the tests of several crates: a scripted Prometheus, and the published traces.
+//! Fixtures for the tests of several crates: a scripted Prometheus, a collector of spans, and the published traces.
 //!
 //! A development dependency only.
 
+pub mod collector;
 pub mod prometheus;
 
 use std::io::Write;

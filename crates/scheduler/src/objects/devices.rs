@@ -301,7 +301,7 @@ impl Devices {
                     let is_reserved = claim.reserved.iter().any(|user| user.uid == pod.uid);
                     if !is_reserved && self.awaited.contains(&name) {
                         return Err(format!(
-                            "resource claim {namespace}/{} is in the process of being deallocated: a pod preempts for it",
+                            "resource claim {namespace}/{} is in the process of being deallocated: its devices are for another pod",
                             name.name
                         ));
                     }
@@ -654,13 +654,12 @@ impl Devices {
     }
 
     /// Returns the devices of the claims that only pods which are gone, or will be, use.
-    pub fn freed<'a>(
+    pub fn freed(
         &self,
-        claims: impl IntoIterator<Item = &'a ClaimName>,
+        claims: &BTreeSet<ClaimName>,
         is_gone: &dyn Fn(&str) -> bool,
     ) -> Vec<AllocatedDevice> {
-        let claims: BTreeSet<_> = claims.into_iter().collect();
-        let held = claims.into_iter().filter_map(|name| self.held_by(name));
+        let held = claims.iter().filter_map(|name| self.held_by(name));
         let freed = held.filter(|claim| claim.users.iter().all(|uid| is_gone(uid)));
         freed.flat_map(|claim| claim.devices).collect()
     }

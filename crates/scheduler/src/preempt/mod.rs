@@ -163,9 +163,9 @@ impl Site {
         self
     }
 
-    /// Returns the pods that a pod with this priority may preempt on `node`. `group_of` returns the group that must be
-    /// evicted with a pod (by uid).
-    pub fn new(
+    /// Returns the pods of lower priority on `node`.
+    #[cfg(test)]
+    fn new(
         ledger: &Ledger,
         node: NodeId,
         priority: i32,
@@ -177,8 +177,8 @@ impl Site {
         Site::claimed(ledger, node, (priority, false), lower, group_of)
     }
 
-    /// Like [`Site::new`], but `claim` decides which pods may be preempted; it is called for the least important ones
-    /// first. A group may only be preempted if all of its pods with a lower priority may: those with a higher one stay, and
+    /// Returns the pods that a pod with this priority may preempt on `node`: `claim` decides, and is called for the least important ones
+    /// first. `group_of` returns the group that must be evicted with a pod (by uid). A group may only be preempted if all of its pods with a lower priority may: those with a higher one stay, and
     /// protect no others.
     pub fn claimed(
         ledger: &Ledger,

@@ -79,9 +79,12 @@ impl Cluster {
                 row.discharge(&charge.holding);
             }
         }
-        let in_use = class.spec.volumes.iter().flat_map(|volumes| &volumes.claims_in_use);
-        let vacated = in_use.filter(|claim| self.ledger.users_of(claim).all(|uid| victims.contains(&&**uid)));
-        row.vacated = Some(Arc::new(vacated.cloned().collect()));
+        if let Some(volumes) = &class.spec.volumes {
+            let is_vacated =
+                |claim: &&ClaimName| self.ledger.users_of(claim).all(|uid| victims.contains(&&**uid));
+            let vacated = volumes.claims_in_use.iter().filter(is_vacated).cloned();
+            row.vacated = Some(Arc::new(vacated.collect()));
+        }
         if class.spec.devices.is_some() {
             let place = self.waiting.get(uid).map(Waiting::place);
             let left = self.devices_left(self.inventory().name(node), place);

@@ -71,11 +71,7 @@ impl Scheduler {
         let group = waiting.gang.as_ref().and_then(|gang| self.gangs.pod_group(&gang.name));
         // Reclaimed resources are reserved against pods of any priority, or the borrowers would take them again.
         self.keep_nominated(uid, node, !lent.is_empty());
-        let claims = self.cluster.kept_devices.expect(uid, victims.iter().map(|pod| &**pod));
-        if !claims.is_empty() {
-            self.await_claims(claims);
-            self.cluster.show_devices(node, false);
-        }
+        self.expect_devices(uid, node, victims.iter().map(|pod| &**pod));
         for pod in self.preemption.nominations.evict(uid, victims) {
             let eviction = Eviction {
                 victim: pod.pod.clone(),
@@ -158,19 +154,20 @@ impl Scheduler {
             let reclaims = pod.gang.is_none() && self.preemption.guarantees(&self.cluster).may_reclaim(pod);
             self.keep_nominated(uid, &node, reclaims);
             self.preemption.nominations.adopted(uid);
-            self.expect_leaving(uid, &node);
+            let there = self.cluster.existing(&node).map(|id| self.cluster.ledger.occupants(id));
+            let leaving = there.iter().flatten().filter(|pod| pod.holding.peer.terminating);
+            self.expect_devices(uid, &node, leaving);
         }
     }
 
-    /// Records for an adopted nomination the pods that leave its node: their claims are deallocated later.
-    fn expect_leaving(&mut self, uid: &str, node: &Arc<str>) {
-        let Cluster { ledger, kept_devices, .. } = &mut self.cluster;
-        let Some(id) = ledger.inventory().find(node) else {
-            return;
-        };
-        let occupants = ledger.occupants(id);
-        let leaving = occupants.iter().filter(|pod| pod.holding.peer.terminating);
-        let claims = kept_devices.expect(uid, leaving);
+    /// Records the victims of a nominated pod: their claims are deallocated some time after they have left.
+    fn expect_devices<'a>(
+        &mut self,
+        uid: &str,
+        node: &Arc<str>,
+        victims: impl Iterator<Item = &'a Occupant>,
+    ) {
+        let claims = self.cluster.kept_devices.expect(uid, victims);
         if !claims.is_empty() {
             self.await_claims(claims);
             self.cluster.show_devices(node, false);

@@ -60,6 +60,17 @@ fn uses(claim: &str, pod: Pod) -> Pod {
     Pod { devices: [PodDeviceClaim { entry: "gpu".into(), source }].into(), ..pod }
 }
 
+/// Returns these pods, by uid, as the users of a claim.
+fn reserved(users: &[&str]) -> Box<[ClaimUser]> {
+    let user = |uid: &&str| ClaimUser {
+        api_group: "".into(),
+        resource: "pods".into(),
+        name: (*uid).into(),
+        uid: (*uid).into(),
+    };
+    users.iter().map(user).collect()
+}
+
 /// Returns the claim as the API server has it after this order was written.
 fn as_written(order: &ClaimOrder, at: usize, version: u64) -> ResourceClaim {
     let update = &order.devices[at];
@@ -105,8 +116,7 @@ fn a_pod_is_bound_as_soon_as_its_claim_is_written_with_the_devices_of_the_chosen
     let update = &order.devices[0];
     assert_eq!((&update.claim, &*update.uid, update.version), (&claim_name("c"), "uid of c", 1));
     assert_eq!(&*device_of(&order).device, "gpu-0");
-    let user = ClaimUser { api_group: "".into(), resource: "pods".into(), name: "p".into(), uid: "p".into() };
-    assert_eq!(*update.reserved, [user]);
+    assert_eq!(update.reserved, reserved(&["p"]));
     bench.written(&order, Ok(vec![2]));
     assert_eq!(bench.bound(), ["p"]);
     assert_eq!(&*bench.binds[0].node, "b");
@@ -422,16 +432,11 @@ fn of_two_pods_to_which_two_schedulers_gave_one_device_the_first_with_a_node_kee
     bench.object(object(as_written(&order, 0, 2)));
     assert_eq!(bench.bound(), ["p"]);
     // Another scheduler has not seen that yet, and gave the same device to its own pods' claims.
-    let reserved = |name: &str| {
-        let user =
-            ClaimUser { api_group: "".into(), resource: "pods".into(), name: name.into(), uid: name.into() };
-        [user].into()
-    };
     let taken = as_written(&order, 0, 2).allocation;
     for (name, user) in [("theirs", "q"), ("more", "r")] {
         bench.object(object(ResourceClaim {
             allocation: taken.clone(),
-            reserved: reserved(user),
+            reserved: reserved(&[user]),
             ..claim(name)
         }));
         let scheduler_name = "default-scheduler".into();
@@ -463,17 +468,7 @@ fn allocated_on_a(users: &[&str]) -> ResourceClaim {
     let name = FieldRequirement::NameIs("a".into());
     let on_a = NodeSelectorTerm { fields: [name].into(), ..NodeSelectorTerm::default() };
     let allocation = ClaimAllocation { devices: [].into(), nodes: Some([on_a].into()) };
-    let user = |uid: &&str| ClaimUser {
-        api_group: "".into(),
-        resource: "pods".into(),
-        name: (*uid).into(),
-        uid: (*uid).into(),
-    };
-    ResourceClaim {
-        allocation: Some(allocation.into()),
-        reserved: users.iter().map(user).collect(),
-        ..claim("c")
-    }
+    ResourceClaim { allocation: Some(allocation.into()), reserved: reserved(users), ..claim("c") }
 }
 
 #[test]

@@ -16,17 +16,7 @@ fn held(name: &str, node: &str, devices: &[usize], users: &[&str]) -> ResourceCl
         ..AllocatedDevice::default()
     };
     let allocation = ClaimAllocation { devices: devices.iter().map(device).collect(), nodes: None };
-    let user = |uid: &&str| ClaimUser {
-        api_group: "".into(),
-        resource: "pods".into(),
-        name: (*uid).into(),
-        uid: (*uid).into(),
-    };
-    ResourceClaim {
-        allocation: Some(allocation.into()),
-        reserved: users.iter().map(user).collect(),
-        ..claim(name)
-    }
+    ResourceClaim { allocation: Some(allocation.into()), reserved: reserved(users), ..claim(name) }
 }
 
 fn freed(name: &str) -> ClusterObject {
@@ -50,6 +40,17 @@ impl Bench {
     fn wants(&mut self, uid: &str, priority: i32) {
         self.object(object(claim(uid)));
         self.apply(Pod { priority, ..uses(uid, pod(uid, 10)) });
+        self.work();
+    }
+
+    /// Adds a gang of so many pods of priority 5, `p0`…, that each wait for one device.
+    fn gang_wants(&mut self, count: u32) {
+        self.allocate(allocation("g", count));
+        for at in 0..count {
+            let uid = format!("p{at}");
+            self.object(object(claim(&uid)));
+            self.apply(Pod { priority: 5, ..uses(&uid, member(&uid, "g", 10)) });
+        }
         self.work();
     }
 
@@ -200,13 +201,7 @@ fn the_members_of_a_gang_preempt_for_devices_together_and_wait_until_all_are_fre
     {
         bench.runs_with(node, device, uid, priority);
     }
-    bench.allocate(allocation("g", 3));
-    for at in 0..3 {
-        let uid = format!("p{at}");
-        bench.object(object(claim(&uid)));
-        bench.apply(Pod { priority: 5, ..uses(&uid, member(&uid, "g", 10)) });
-    }
-    bench.work();
+    bench.gang_wants(3);
     bench.later(S);
     assert_eq!(bench.victims(), ["v0", "v1", "v2"]);
     bench.wants("q", 0);
@@ -231,13 +226,7 @@ fn a_gang_that_would_lack_one_device_evicts_nobody() {
     let mut bench = Bench::with_preemption(&[("a", 2)], &[]);
     bench.runs_with("a", 0, "v0", 0);
     bench.runs_with("a", 1, "v1", 9);
-    bench.allocate(allocation("g", 2));
-    for at in 0..2 {
-        let uid = format!("p{at}");
-        bench.object(object(claim(&uid)));
-        bench.apply(Pod { priority: 5, ..uses(&uid, member(&uid, "g", 10)) });
-    }
-    bench.work();
+    bench.gang_wants(2);
     bench.later(S);
     assert_eq!(bench.victims(), Vec::<&str>::new());
 }
