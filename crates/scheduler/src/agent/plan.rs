@@ -5,6 +5,7 @@ mod together;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use super::{Agent, Part, View};
 use crate::class::{Class, ClassId};
 use crate::gang::{GangPlan, GangTopology, GangTopologyMode, Lacking, WantedMembers};
 use crate::inventory::{Held, NodeId, Revision, Row};
-use crate::rules::Diagnosis;
-use berth_model::{Amounts, Packing, Usage};
+use crate::rules::{CellLoad, Diagnosis};
+use berth_model::{Amounts, Usage};
 
 /// Maximum number of domains in which a whole allocation is tried: the most promising ones.
 const MOST_DOMAINS: usize = 64;
@@ -149,8 +150,8 @@ impl Agent {
     }
 
     /// Returns the indexes of the domains to try. If members are placed already: only their domain. Otherwise first the
-    /// domains with room for all members, judged by the first class, in the order of the packing; then the remaining
-    /// ones, most room first.
+    /// domains with room for all members, judged by the first class, least room first, so that large ones stay whole, and
+    /// of equal ones the fullest; then the remaining ones, most room first.
     fn domains_to_try(
         &mut self,
         wanted: &WantedMembers,
@@ -169,23 +170,24 @@ impl Agent {
         let all = wanted.members.iter().filter(|member| member.class.id == first.class.id).count() as i64;
         let least: i64 = wanted.need.iter().map(|need| i64::from(*need)).sum();
         let alone = wanted.classes().len() == 1;
-        let mut open: Vec<(u8, i64, usize)> = Vec::new();
+        let mut open: Vec<(u8, i64, Reverse<u32>, usize)> = Vec::new();
         for (at, (_, nodes)) in domains.iter().enumerate() {
             let valid = nodes.iter().filter(|id| list.is_valid(&self.domains, **id));
             let copies = valid.map(|id| copies(&first.holding.usage, self.view.row(*id), &Held::default()));
             let room = copies.fold(0, i64::saturating_add);
-            let (rank, order) = match first.class.placement.packing {
-                Packing::MostAllocated if room >= all => (0, room),
-                _ if room >= all => (0, -room),
+            let (rank, order) = match room {
+                _ if room >= all => (0, room),
                 _ if room > 0 && (!alone || room >= least) => (1, -room),
                 _ => (2, -room),
             };
-            open.push((rank, order, at));
+            let loads = nodes.iter().map(|id| CellLoad::of(self.view.row(*id)));
+            let taken = loads.fold(CellLoad::default(), CellLoad::plus).taken();
+            open.push((rank, order, Reverse(taken), at));
         }
         open.sort_unstable();
         // If no domain has room, the one with most room explains why.
         let hopeful = open.iter().filter(|(rank, ..)| *rank < 2).count().clamp(1, MOST_DOMAINS);
-        open.into_iter().take(hopeful).map(|(_, _, at)| at).collect()
+        open.into_iter().take(hopeful).map(|(.., at)| at).collect()
     }
 
     /// Returns the index of the domain with the most placed members, if there are any.
@@ -196,7 +198,7 @@ impl Agent {
                 *there.entry(value).or_default() += 1;
             }
         }
-        let (home, _) = there.into_iter().max_by_key(|(name, pods)| (*pods, std::cmp::Reverse(*name)))?;
+        let (home, _) = there.into_iter().max_by_key(|(name, pods)| (*pods, Reverse(*name)))?;
         domains.iter().position(|(name, _)| **name == *home)
     }
 

@@ -120,6 +120,15 @@ impl CellLoad {
         let take = |a: [i64; 2], b: [i64; 2]| [a[0].wrapping_sub(b[0]), a[1].wrapping_sub(b[1])];
         CellLoad { taken: take(self.taken, less.taken), all: take(self.all, less.all) }
     }
+
+    /// Returns the mean requested share of the resources that there are, in thousandths.
+    pub fn taken(&self) -> u32 {
+        let there = self.taken.iter().zip(&self.all).filter(|(_, all)| **all > 0);
+        let (sum, count) = there
+            .fold((0.0, 0.0), |(sum, count), (taken, all)| (sum + *taken as f64 / *all as f64, count + 1.0));
+        // The cast saturates; of no resources, it makes 0.
+        (sum / count * 1000.0) as u32
+    }
 }
 
 /// Returns why the pod would exceed the limit of a cell, if so. Pods that do not request a resource may exceed its

@@ -363,6 +363,26 @@ fn all_members_share_one_zone_the_one_with_room_for_all() {
 }
 
 #[test]
+fn of_zones_with_room_for_all_members_the_one_with_least_room_is_taken_and_of_equal_ones_the_fullest() {
+    let mut bench = Bench::new(1, &[]);
+    let nodes = [("a1", 900), ("a2", 900), ("a3", 900), ("b1", 900), ("b2", 900), ("b3", 900), ("b4", 900)];
+    for (name, cpu) in nodes.into_iter().chain([("c1", 900), ("c2", 900), ("d1", 900)]) {
+        bench.scheduler.apply_node(in_zone(name, &name[..1], cpu));
+    }
+    bench.allocate(within(GangTopologyMode::Required, allocation("g", 2)));
+    bench.join("g", 2, 900);
+    bench.work();
+    assert_eq!(bench.hosts(), ["c1", "c2"], "the last one has too little room, the others more than needed");
+    bench.finish_all();
+    // Now there is as much room in the first two, and more taken in the second.
+    bench.apply(on("b1", pod("other", 900)));
+    bench.allocate(within(GangTopologyMode::Required, allocation("h", 2)));
+    bench.join("h", 2, 900);
+    bench.work();
+    assert!(bench.hosts().iter().all(|host| host.starts_with('b')), "{:?}", bench.hosts());
+}
+
+#[test]
 fn of_zones_that_hold_a_part_of_a_gang_the_one_that_holds_most_of_it_is_taken() {
     let mut bench = Bench::new(1, &[]);
     // For the small member alone, the first zone has most room.
