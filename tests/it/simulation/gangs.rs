@@ -50,6 +50,7 @@ pub fn allocation(namespace: &str, name: &str, selector: LabelSelector, minimum:
         roles: [role].into(),
         timeout: None,
         topology: None,
+        evicted_whole: false,
         was_scheduled: false,
         problem: None,
     };

@@ -203,6 +203,7 @@ struct Read {
     roles: Vec<GangRole>,
     timeout: Option<Duration>,
     topology: Option<GangTopology>,
+    evicted_whole: bool,
     /// The first problem.
     problem: Option<String>,
 }
@@ -255,6 +256,7 @@ impl Read {
             roles: self.roles.into(),
             timeout: self.timeout,
             topology: self.topology,
+            evicted_whole: self.evicted_whole,
             was_scheduled: false,
             problem: self.problem.map(Arc::from),
         }
@@ -359,6 +361,7 @@ struct PodGroupSpec {
     scheduling_policy: SchedulingPolicy,
     #[serde(deserialize_with = "nullable")]
     scheduling_constraints: SchedulingConstraints,
+    disruption_mode: Option<String>,
     parent_composite_pod_group_name: Option<String>,
 }
 
@@ -406,6 +409,11 @@ fn pod_group(spec: Value, interner: &mut Interner) -> Read {
     read.roles.push(grouped(minimum));
     if spec.parent_composite_pod_group_name.is_some_and(|name| !name.is_empty()) {
         read.note("spec.parentCompositePodGroupName: berth does not place composite pod groups");
+    }
+    match spec.disruption_mode.as_deref() {
+        None | Some("" | "Pod") => {}
+        Some("PodGroup") => read.evicted_whole = true,
+        Some(other) => read.note(format!("spec.disruptionMode is {other:?}: it must be Pod or PodGroup")),
     }
     match spec.scheduling_constraints.topology.as_slice() {
         [] => {}

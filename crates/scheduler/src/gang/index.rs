@@ -294,6 +294,7 @@ mod tests {
             roles: [GangRole { name: "".into(), members, minimum: 2 }].into(),
             timeout: None,
             topology: None,
+            evicted_whole: false,
             was_scheduled: false,
             problem: None,
         }

@@ -35,7 +35,7 @@ pub struct Gang {
     pub name: Arc<str>,
     /// The index of the pod's role in the gang.
     pub role: usize,
-    /// Number of members of its role beyond the minimum.
+    /// Number of members of its role that may leave alone.
     pub spare: u32,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Fixed {
             Fixed::LocalStorage => f.write_str("have local storage"),
             Fixed::NotSafeToEvict => f.write_str("are annotated as not safe to evict"),
             Fixed::NotUnderstood => f.write_str("have an invalid spec"),
-            Fixed::Gang(name) => write!(f, "are needed for the minimum of {name}"),
+            Fixed::Gang(name) => write!(f, "are needed by the other members of {name}"),
             Fixed::Budget(name) => write!(f, "are protected by the disruption budget {name}"),
         }
     }

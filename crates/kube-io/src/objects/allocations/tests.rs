@@ -119,6 +119,13 @@ fn a_pod_group_asks_for_its_minimum_or_for_nothing_together() {
         (None, &[grouped(4)][..], Some(topology))
     );
     assert_eq!(gang.name.kind, AllocationKind::PodGroup);
+    let evicted_whole = |mode: Value| {
+        let spec = json!({"schedulingPolicy": {"basic": {}}, "disruptionMode": mode});
+        let group = read::<LeanPodGroup>(&spec);
+        (group.problem, group.evicted_whole)
+    };
+    assert_eq!(["PodGroup", "Pod"].map(|mode| evicted_whole(json!(mode))), [(None, true), (None, false)]);
+    assert_eq!(evicted_whole(Value::Null), (None, false));
     let basic = read::<LeanPodGroup>(&json!({"schedulingPolicy": {"basic": {}}}));
     assert_eq!((basic.problem.as_deref(), &*basic.roles, basic.topology), (None, &[grouped(0)][..], None));
 }
@@ -141,6 +148,10 @@ fn a_pod_group_that_cannot_be_understood_keeps_its_pods_waiting() {
         (
             json!({"schedulingPolicy": {"gang": {"minCount": 1_u64 << 40}}}),
             "spec.schedulingPolicy.gang.minCount is",
+        ),
+        (
+            json!({"schedulingPolicy": {"basic": {}}, "disruptionMode": "pod"}),
+            "spec.disruptionMode is \"pod\"",
         ),
         (
             json!({"schedulingPolicy": {"basic": {}}, "parentCompositePodGroupName": "all"}),

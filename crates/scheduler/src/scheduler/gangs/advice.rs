@@ -30,9 +30,10 @@ impl Gangs {
         let (name, role) = self.placed.get(uid)?;
         let gang = self.all.get(name)?;
         let placed = Gang::count(role + 1, gang.placed.values()).pop().unwrap_or(0);
-        let minimum = self.allocations.get(name)?.roles.get(*role)?.minimum;
+        let allocation = self.allocations.get(name)?;
+        let needed = if allocation.evicted_whole { u32::MAX } else { allocation.roles.get(*role)?.minimum };
         let whose = format!("{}/{}", name.namespace, name.name).into();
-        Some(repack::Gang { name: whose, role: *role, spare: placed.saturating_sub(minimum) })
+        Some(repack::Gang { name: whose, role: *role, spare: placed.saturating_sub(needed) })
     }
 
     /// Returns the gangs that did not fit.

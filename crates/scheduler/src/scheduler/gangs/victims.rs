@@ -1,5 +1,6 @@
-//! Gang members as victims of preemption: a gang is never left below its minimum. All members that are less important
-//! than the preemptor are evicted, or none: members that are too important stay and protect no others.
+//! Gang members as victims of preemption: a gang is never left below its minimum, nor with a part of its members if it
+//! may only be evicted whole. All members that are less important than the preemptor are evicted, or none: members that
+//! are too important stay and protect no others.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +16,8 @@ use crate::scheduler::{Cluster, Preemption};
 pub(in crate::scheduler) type KnownGroups = RefCell<BTreeMap<AllocationName, Arc<VictimGroup>>>;
 
 impl Gangs {
-    /// Returns the pods that must be evicted with this one (by uid): its whole gang, if its role has no spare members
-    /// on other nodes.
+    /// Returns the pods that must be evicted with this one (by uid): its whole gang, if it may only be evicted whole or
+    /// its role has no spare members on other nodes.
     pub(in crate::scheduler) fn victim_group(
         &self,
         uid: &str,
@@ -34,7 +35,7 @@ impl Gangs {
                 && cluster.ledger.charge_of(uid).is_some_and(|charge| charge.node != node)
         };
         let elsewhere = gang.placed.iter().filter(|(uid, other)| *other == role && stays(uid)).count();
-        if elsewhere >= allocation.roles.get(*role)?.minimum as usize {
+        if !allocation.evicted_whole && elsewhere >= allocation.roles.get(*role)?.minimum as usize {
             return None;
         }
         if let Some(group) = known.borrow().get(name) {
@@ -49,7 +50,7 @@ impl Gangs {
     }
 
     /// Returns whether each gang of these victims keeps its minimum or loses all members below this priority. A gang
-    /// already below its minimum may lose any.
+    /// already below its minimum may lose any, and one that may only be evicted whole must lose all.
     pub(in crate::scheduler) fn bear<'a>(
         &self,
         priority: i32,
@@ -71,9 +72,11 @@ impl Gangs {
             let is_important =
                 |uid: &str| cluster.ledger.charge_of(uid).is_some_and(|pod| pod.holding.priority >= priority);
             let count = allocation.roles.len();
-            left.iter().all(|(uid, _)| is_important(uid))
-                || enough(Gang::count(count, left.into_iter().map(|(_, role)| role)))
-                || !enough(Gang::count(count, stay().map(|(_, role)| role)))
+            let is_kept = || {
+                enough(Gang::count(count, left.iter().map(|(_, role)| *role)))
+                    || !enough(Gang::count(count, stay().map(|(_, role)| role)))
+            };
+            left.iter().all(|(uid, _)| is_important(uid)) || !allocation.evicted_whole && is_kept()
         })
     }
 

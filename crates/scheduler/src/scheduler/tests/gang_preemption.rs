@@ -88,6 +88,26 @@ fn evictions_for_members_of_a_podgroup_name_it_and_those_for_an_allocation_do_no
 }
 
 #[test]
+fn of_a_gang_that_may_only_be_evicted_whole_all_members_leave_although_the_minimum_would_stay() {
+    for (evicted_whole, expected) in [(false, &["g-0"][..]), (true, &["g-0", "g-1", "g-2"])] {
+        let mut bench = Bench::new(1, &["a", "b", "c"]);
+        bench.scheduler.cluster.config.preemption = true;
+        bench.allocate(Allocation { evicted_whole, ..allocation("g", 1) });
+        for (uid, node) in [("g-0", "a"), ("g-1", "b"), ("g-2", "c")] {
+            bench.apply(on(node, member(uid, "g", 1000)));
+        }
+        bench.run_until(S);
+        let moves = bench.scheduler.gangs.of_placed("g-0").map(|gang| gang.spare);
+        assert_eq!(moves, Some(if evicted_whole { 0 } else { 2 }));
+        bench.apply(Pod { priority: 5, ..pod("important", 1000) });
+        bench.run_until(2 * S);
+        let mut gone = evicted(&bench);
+        gone.sort();
+        assert_eq!(gone, expected);
+    }
+}
+
+#[test]
 fn a_gang_waiting_for_its_victims_preempts_no_more_pods() {
     let mut bench = bench(&["a", "b", "c"], 2);
     for (node, uid) in [("a", "x"), ("b", "y"), ("c", "z")] {

@@ -25,6 +25,7 @@ pub(super) fn allocation(of: &str, minimum: u32) -> Allocation {
         roles: [GangRole { name: "".into(), members: RoleMembers::Selected(gang_label(of)), minimum }].into(),
         timeout: None,
         topology: None,
+        evicted_whole: false,
         was_scheduled: false,
         problem: None,
     }

@@ -237,6 +237,7 @@ fn gang(bench: &mut Bench, minimum: u32) {
         roles: [GangRole { name: "".into(), members: RoleMembers::Selected(selector), minimum }].into(),
         timeout: None,
         topology: None,
+        evicted_whole: false,
         was_scheduled: false,
         problem: None,
     })));
