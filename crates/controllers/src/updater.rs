@@ -12,14 +12,14 @@ use super::rounds::{self, Rounds};
 use berth_config as config;
 use berth_kube_io::WatchStore;
 use berth_kube_io::apply::{Evicted, PodEvent, PodId};
-use berth_kube_io::vpa::{ApiError, Recommending};
+use berth_kube_io::vpa::{ApiError, LAST_EVICTION, Recommending};
 use berth_kube_io::webhook_configurations::WebhookConfiguration;
 use berth_model::LabelSelector;
 use berth_rightsizing::apply::update::UpdateCandidate;
 use berth_rightsizing::apply::{
     DisruptionRules, Hold, Mode, Ranges, Round, SizedPod, UpdateStep, UpdaterMemory,
 };
-use berth_rightsizing::recommend::{OwnerRef, UnixNanos, Vpa};
+use berth_rightsizing::recommend::{LastEviction, OwnerRef, UnixNanos, Vpa};
 use berth_scheduler::engine::Engine;
 use berth_telemetry::UpdaterMetrics;
 
@@ -308,8 +308,9 @@ impl Updater {
             Evicted::Yes => {
                 tracing::info!(namespace = %pod.namespace, pod = %pod.name, vpa = %vpa.name, "evicted a pod to apply its recommendation");
                 self.metrics.update("evicted");
-                round.evicted(candidate);
+                let last = round.evicted(candidate);
                 self.watches.pods.mark_deleting(pod);
+                self.note_eviction(vpa, &last).await;
                 self.resizer.writer.write_event(PodEvent::evicted(id(pod), &vpa.name)).await;
                 UpdateStep::Evict
             }
@@ -332,6 +333,20 @@ impl Updater {
                 round.eviction_refused();
                 UpdateStep::Hold(Hold::Refused)
             }
+        }
+    }
+
+    /// Notes the eviction on the VPA, for the next leader.
+    async fn note_eviction(&self, vpa: &Vpa, last: &LastEviction) {
+        let text = serde_json::to_string(last).unwrap_or_default();
+        let annotation = (LAST_EVICTION, &*text);
+        match self.api.annotate((&vpa.namespace, &vpa.name), &vpa.uid, annotation).await {
+            // Deleted or recreated: there is nothing to know of it any more.
+            Ok(()) | Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {}
+            Err(error) => tracing::warn!(
+                %error, namespace = %vpa.namespace, vpa = %vpa.name,
+                "cannot note an eviction on a VPA; if the request was forbidden, the ClusterRole of berth must allow: patch verticalpodautoscalers"
+            ),
         }
     }
 

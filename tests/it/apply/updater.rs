@@ -275,6 +275,47 @@ async fn nothing_is_evicted_while_the_certificate_of_the_webhook_has_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_next_leader_evicts_no_pods_that_came_back_unchanged_from_an_eviction_of_the_former_one() {
+    let (control_plane, client, certificate) = prepare().await;
+    create_running(&client, "web", "Recreate", json!({"cpu": "300m", "memory": "100Mi"})).await;
+    let mut berth = start(&control_plane, &certificate);
+    berth.await_ready().await;
+    await_until(SOON, "one is evicted and noted", async || {
+        let vpa = vpas(&client).get("web").await.expect("the VPA");
+        requests(&client, "web").await.len() == 1
+            && vpa.metadata.annotations.is_some_and(|all| all.contains_key("berth.dev/last-eviction"))
+    })
+    .await;
+    berth.terminate().await;
+    // Its replacement, which no webhook has seen, in a later second than the pods before.
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let left = pods.list(&Default::default()).await.expect("pods").items;
+    let left = left.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).expect("the other one");
+    let owners = serde_json::to_value(&left.metadata.owner_references).expect("JSON");
+    let asked = json!({"requests": {"cpu": "100m", "memory": "100Mi"}, "limits": {"cpu": "200m"}});
+    let mut pod = pod_of("web", 2, &owners, asked);
+    pod["spec"]["nodeName"] = "node-0".into();
+    await_until(SOON, "it is younger", async || {
+        let made = try_create_pod(&client, &pod).await.expect("created");
+        let made: Pod = serde_json::from_value(made).expect("a pod");
+        let is_younger = made.metadata.creation_timestamp > left.metadata.creation_timestamp;
+        if !is_younger {
+            let now = DeleteParams::default().grace_period(0);
+            pods.delete(&name_of_pod("web", 2), &now).await.expect("deleted");
+        }
+        is_younger
+    })
+    .await;
+    say(&client, "web", 2, json!({"phase": "Running"})).await;
+
+    let next = start(&control_plane, &certificate);
+    next.await_ready().await;
+    await_until(SOON, "both are held", async || held(&next, "webhook_not_called").await == 2.0).await;
+    rounds(&next, 3.0).await;
+    assert_eq!(updates(&next, "evicted").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_evicted_where_the_webhook_does_not_see_new_pods() {
     let (control_plane, client, certificate) = prepare().await;
     create_running(&client, "web", "Recreate", json!({"cpu": "300m", "memory": "100Mi"})).await;

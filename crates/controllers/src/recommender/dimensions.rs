@@ -16,7 +16,7 @@ use super::keep::has_samples;
 use super::world::World;
 use super::{Recommender, RecommenderContext};
 use berth_config as config;
-use berth_kube_io::vpa::ApiError;
+use berth_kube_io::vpa::{ApiError, USAGE};
 use berth_model::with_causes;
 use berth_prometheus::{Metric, PrometheusSource, QueriedNamespaces, ReadSummary, Series, SourceError};
 use berth_rightsizing::apply::SizedPod;
@@ -362,7 +362,7 @@ async fn write(place: RecommenderContext, term: u64, told: UsageAnnotation) -> O
         return None;
     }
     let UsageAnnotation { namespace, name, uid, before, text, left_out } = told;
-    let written = place.api.write_usage((&namespace, &name), &uid, &text).await;
+    let written = place.api.annotate((&namespace, &name), &uid, (USAGE, &text)).await;
     place.metrics.dimensions.usage_written(written.is_ok(), left_out == 0);
     match written {
         Ok(()) => Some((uid, (before, text))),

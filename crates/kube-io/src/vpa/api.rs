@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::objects::{made, read_vpa, usage_patch};
+use super::objects::{annotation_patch, made, read_vpa};
 use super::usage::{PodUsage, read_usage};
 use crate::client::{self, Answer, MERGE_PATCH, json_request};
 use crate::retry::{self, WriteReply};
@@ -174,18 +174,19 @@ impl Recommending {
         }
     }
 
-    /// Writes the usage of a VPA's containers to its annotation, unless it was deleted or recreated since it was read.
+    /// Writes an annotation of a VPA, unless it was deleted or recreated since it was read.
     ///
     /// # Errors
     /// When it was not written.
-    pub async fn write_usage(
+    pub async fn annotate(
         &self,
         (namespace, name): (&str, &str),
         uid: &str,
-        text: &str,
+        (key, text): (&str, &str),
     ) -> Result<(), ApiError> {
         let path = format!("{}/{name}", vpa_folder(namespace));
-        self.send(json_request(Method::PATCH, &path, MERGE_PATCH, &usage_patch(uid, text))).await.map(drop)
+        let patch = annotation_patch(uid, key, text);
+        self.send(json_request(Method::PATCH, &path, MERGE_PATCH, &patch)).await.map(drop)
     }
 
     pub(crate) async fn send(&self, request: Result<Request<Body>, String>) -> Result<Answer, ApiError> {

@@ -21,6 +21,8 @@ const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const OURS: &str = "berth";
 /// Annotation with the usage of resources other than CPU and memory, see [`berth_rightsizing::recommend::dimension::report`].
 pub const USAGE: &str = "berth.dev/usage";
+/// Annotation with the last eviction of one of its pods: [`berth_rightsizing::recommend::LastEviction`] as JSON.
+pub const LAST_EVICTION: &str = "berth.dev/last-eviction";
 /// Annotation that selects the estimator, see [`berth_rightsizing::recommend::method`].
 const ESTIMATOR: &str = "berth.dev/estimator";
 
@@ -211,6 +213,7 @@ pub fn read_vpa(json: &str) -> Result<Vpa, String> {
     Ok(Vpa {
         created: metadata.creation_timestamp.and_then(|text| time::from_text(&text).ok()).unwrap_or(0),
         usage: metadata.annotations.remove(USAGE).map(String::into_boxed_str),
+        last_eviction: metadata.annotations.get(LAST_EVICTION).and_then(|text| serde_json::from_str(text).ok()),
         estimator: metadata.annotations.get(ESTIMATOR).and_then(|text| Method::parse(text).transpose()),
         integer_cpu: metadata.annotations.iter().filter_map(integer).collect(),
         is_managed: metadata.labels.get(MANAGED_BY).is_some_and(|by| by == OURS),
@@ -373,9 +376,9 @@ pub(super) fn made(candidate: &CreationCandidate, recommender: &str) -> Value {
     })
 }
 
-/// Returns a merge patch that writes this usage into the annotation of the VPA with this uid.
-pub(super) fn usage_patch(uid: &str, text: &str) -> Value {
-    json!({"metadata": {"uid": uid, "annotations": {USAGE: text}}})
+/// Returns a merge patch that writes this annotation of the VPA with this uid.
+pub(super) fn annotation_patch(uid: &str, key: &str, text: &str) -> Value {
+    json!({"metadata": {"uid": uid, "annotations": {key: text}}})
 }
 
 #[cfg(test)]
@@ -388,6 +391,7 @@ mod tests {
             "metadata": {
                 "name": "web", "namespace": "shop", "uid": "u", "creationTimestamp": "1970-01-01T00:00:01Z",
                 "annotations": {"vpa-post-processor.kubernetes.io/app_integerCPU": "true", "other": "x", USAGE: "y",
+                                LAST_EVICTION: r#"{"at":"1970-01-01T00:00:09Z","newestPod":"1970-01-01T00:00:03Z"}"#,
                                 "berth.dev/estimator": "showar"},
             },
             "spec": {
@@ -410,6 +414,8 @@ mod tests {
         assert_eq!((vpa.created, &*vpa.namespace, &*vpa.update_mode), (1_000_000_000, "shop", "Off"));
         assert_eq!((&*vpa.integer_cpu, &vpa.estimator), (&["app".to_owned()][..], &Some(Ok(Method::Showar))));
         assert_eq!(vpa.usage.as_deref(), Some("y"));
+        let last = recommend::LastEviction { at: 9_000_000_000, newest_pod: 3_000_000_000 };
+        assert_eq!(vpa.last_eviction, Some(last));
         assert_eq!(vpa.controlled("app"), Some(PerResource { cpu: false, memory: true }));
         assert_eq!(vpa.controlled("sidecar"), None);
         let app = vpa.policy("app").unwrap();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::recommend::UnixNanos;
+use crate::recommend::{LastEviction, UnixNanos};
 
 /// State of existing pods and VPAs.
 #[derive(Debug, Default)]
@@ -26,10 +26,9 @@ pub(super) struct OfPod {
     pub without_room: Option<UnixNanos>,
 }
 
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, Copy)]
 pub(super) struct OfVpa {
-    /// Time of the last eviction, and the uids of the pods that existed then.
-    pub evicted: Option<(UnixNanos, BTreeSet<Arc<str>>)>,
+    pub evicted: Option<LastEviction>,
     /// Time of the last refused eviction.
     pub refused: Option<UnixNanos>,
 }
@@ -61,8 +60,8 @@ impl UpdaterMemory {
         }
         for known in self.vpas.values_mut() {
             limit(&mut known.refused);
-            if let Some((at, _)) = &mut known.evicted {
-                *at = (*at).min(now);
+            if let Some(last) = &mut known.evicted {
+                last.at = last.at.min(now);
             }
         }
     }

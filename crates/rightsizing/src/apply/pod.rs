@@ -25,6 +25,7 @@ pub struct SizedPod {
     /// The label `pod-template-hash`.
     pub template_hash: Option<String>,
     pub node: Option<Arc<str>>,
+    pub created: Option<UnixNanos>,
     /// Time at which a kubelet started it.
     pub started: Option<UnixNanos>,
     pub is_pending: bool,

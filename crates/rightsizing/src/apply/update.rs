@@ -5,7 +5,6 @@
 //! each action affects the decision about the next candidate.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::boost::{self, BoostState};
 use super::budget::Budget;
@@ -20,7 +19,8 @@ use super::pod::SizedPod;
 use super::qos;
 use crate::recommend::amount::Amount;
 use crate::recommend::change::{SizeDifference, difference};
-use crate::recommend::{OptionalAmounts, OwnerRef, Recommendation, UnixNanos, Vpa};
+use crate::recommend::time::NEVER;
+use crate::recommend::{LastEviction, OptionalAmounts, OwnerRef, Recommendation, UnixNanos, Vpa};
 
 const SECOND_NS: i64 = 1_000_000_000;
 const MINUTE_NS: i64 = 60 * SECOND_NS;
@@ -301,12 +301,14 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Records that the pod was evicted.
-    pub fn evicted(&mut self, candidate: &UpdateCandidate) {
-        let there = self.pods.iter().map(|pod| pod.uid.clone()).collect();
-        self.memory.vpa(&self.vpa.uid).evicted = Some((self.now, there));
+    /// Records that the pod was evicted. Returns what the next leader must know of it.
+    pub fn evicted(&mut self, candidate: &UpdateCandidate) -> LastEviction {
+        let newest_pod = self.pods.iter().filter_map(|pod| pod.created).max().unwrap_or(NEVER);
+        let last = LastEviction { at: self.now, newest_pod };
+        self.memory.vpa(&self.vpa.uid).evicted = Some(last);
         self.memory.note_eviction(self.now);
         self.note_disturbed(candidate);
+        last
     }
 
     /// Records that a PodDisruptionBudget refused the eviction.
@@ -343,12 +345,14 @@ impl<'a> Round<'a> {
         if !self.rules.has_webhook {
             return UpdateStep::Hold(Hold::NoWebhook);
         }
-        let known = self.memory.vpa(&self.vpa.uid).clone();
+        let known = *self.memory.vpa(&self.vpa.uid);
         if known.refused.is_some_and(|at| now.saturating_sub(at) < REFUSED_REST) {
             return UpdateStep::Hold(Hold::DisruptionBudget);
         }
-        let is_recent = |at: UnixNanos| now.saturating_sub(at) < UNCHANGED_REST;
-        if known.evicted.is_some_and(|(at, there)| is_recent(at) && self.came_back_unchanged(&there)) {
+        // A former leader's, unless its clock was wrong.
+        let noted = self.vpa.last_eviction.filter(|last| last.at <= now);
+        let is_recent = |last: &LastEviction| now.saturating_sub(last.at) < UNCHANGED_REST;
+        if known.evicted.or(noted).is_some_and(|last| is_recent(&last) && self.came_back_unchanged(&last)) {
             return UpdateStep::Hold(Hold::WebhookNotCalled);
         }
         match self.budget(pod) {
@@ -363,10 +367,10 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns whether all pods created since then were not seen by a webhook, and there is at least one. `there`
-    /// are the pods that existed before.
-    fn came_back_unchanged(&self, there: &BTreeSet<Arc<str>>) -> bool {
-        let mut new = self.pods.iter().filter(|pod| !there.contains(&pod.uid)).peekable();
+    /// Returns whether all pods created since then were not seen by a webhook, and there is at least one.
+    fn came_back_unchanged(&self, last: &LastEviction) -> bool {
+        let is_new = |pod: &&SizedPod| pod.created.is_some_and(|at| at > last.newest_pod);
+        let mut new = self.pods.iter().filter(is_new).peekable();
         new.peek().is_some() && new.all(|pod| pod.observed.is_none())
     }
 

@@ -55,4 +55,6 @@ pub use settings::{RecommenderSettings, ResourceSettings};
 pub use status::{Findings, Status, Thresholds, VpaCondition};
 pub use store::{Store, Workload};
 pub use time::UnixNanos;
-pub use vpa::{ContainerPolicy, CpuBoost, EvictionRequirement, OwnerRef, StartupBoost, UpdatePolicy, Vpa};
+pub use vpa::{
+    ContainerPolicy, CpuBoost, EvictionRequirement, LastEviction, OwnerRef, StartupBoost, UpdatePolicy, Vpa,
+};

@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::amount::{AMOUNT_MAX, Amount};
 use super::container::MemoryRules;
 use super::estimate::{self, Controlled};
@@ -12,7 +14,7 @@ use super::method::{Method, UnknownMethod};
 use super::post::{AllowedRange, OptionalAmounts, PostPolicy};
 use super::status::Status;
 use super::store::Workload;
-use super::time::UnixNanos;
+use super::time::{self, UnixNanos};
 use berth_model::PerResource;
 
 /// Name of the recommender for VPAs that name none.
@@ -53,7 +55,21 @@ pub struct Vpa {
     pub estimator: Option<Result<Method, UnknownMethod>>,
     /// Annotation with the estimates of dimensions besides CPU and memory.
     pub usage: Option<Box<str>>,
+    /// Annotation with the last eviction of one of its pods, also by a former leader.
+    pub last_eviction: Option<LastEviction>,
     pub status: Status,
+}
+
+/// The last eviction of a pod for its new size, as JSON in an annotation of the VPA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastEviction {
+    /// By the clock of the updater.
+    #[serde(with = "time::text")]
+    pub at: UnixNanos,
+    /// Creation of the newest pod of that time, by the API server's clock: pods created later came afterwards.
+    #[serde(with = "time::text")]
+    pub newest_pod: UnixNanos,
 }
 
 /// Controller named by an owner reference or by a VPA's target.

@@ -12,8 +12,8 @@ const HOUR: i64 = 60 * MINUTE;
 const NOW: i64 = 1_000 * HOUR;
 
 fn running(name: &str, cpu: i64) -> SizedPod {
-    let started = Some(NOW - 24 * HOUR);
-    SizedPod { started, ..pod(name, vec![container("app", amounts(cpu, MI), OptionalAmounts::default())]) }
+    let (created, started) = (Some(NOW - 25 * HOUR), Some(NOW - 24 * HOUR));
+    SizedPod { created, started, ..pod(name, vec![container("app", amounts(cpu, MI), OptionalAmounts::default())]) }
 }
 
 fn for_cpu(mode: &str, target: i64, bounds: (i64, i64)) -> Vpa {
@@ -48,7 +48,9 @@ fn steps_at(
             let step = round.step(&candidate);
             match step {
                 UpdateStep::Resize => round.resized(&candidate),
-                UpdateStep::Evict => round.evicted(&candidate),
+                UpdateStep::Evict => {
+                    round.evicted(&candidate);
+                }
                 UpdateStep::Hold(_) => {}
             }
             steps.push((pods[candidate.pod].name.to_string(), step));
@@ -401,7 +403,7 @@ fn nothing_is_evicted_while_no_webhook_would_change_what_comes_after() {
     let first = steps_at(&vpa, &pods, &mut memory, (DisruptionRules::default(), NOW));
     assert_eq!(first[0].1, UpdateStep::Evict);
     let back = |observed: Option<Vec<String>>| {
-        let again = SizedPod { observed, started: Some(NOW + 2), ..running("c", 100) };
+        let again = SizedPod { observed, created: Some(NOW + 2), ..running("c", 100) };
         [again, running("b", 100)]
     };
     let mut first =
@@ -409,12 +411,35 @@ fn nothing_is_evicted_while_no_webhook_would_change_what_comes_after() {
     assert_eq!(first(&back(None), NOW + MINUTE), UpdateStep::Hold(Hold::WebhookNotCalled));
     assert_eq!(first(&back(None), NOW + 23 * HOUR), UpdateStep::Hold(Hold::WebhookNotCalled));
     assert_eq!(first(&back(None), NOW + 24 * HOUR), UpdateStep::Evict, "it may work again");
-    let seen = [SizedPod { observed: Some(vec!["app".into()]), ..running("d", 100) }, running("b", 100)];
+    let created = Some(NOW + 25 * HOUR);
+    let seen =
+        [SizedPod { observed: Some(vec!["app".into()]), created, ..running("d", 100) }, running("b", 100)];
     assert_eq!(
         first(&seen, NOW + 24 * HOUR + MINUTE),
         UpdateStep::Evict,
         "it works, and more is recommended now"
     );
+}
+
+#[test]
+fn a_new_leader_knows_that_pods_evicted_by_the_former_one_came_back_unchanged() {
+    let pods = [running("a", 100), running("b", 100)];
+    let vpa = for_cpu("Recreate", 1_000, (500, 2_000));
+    let last =
+        with_round(&vpa, &pods, &mut UpdaterMemory::default(), (DisruptionRules::default(), NOW), |round| {
+            let candidate = round.candidates().0.remove(0);
+            assert_eq!(round.step(&candidate), UpdateStep::Evict);
+            round.evicted(&candidate)
+        });
+    let vpa = Vpa { last_eviction: Some(last), ..vpa };
+    let first = |pods: &[SizedPod], now| {
+        steps_at(&vpa, pods, &mut UpdaterMemory::default(), (DisruptionRules::default(), now))[0].1
+    };
+    assert_eq!(first(&pods, NOW + MINUTE), UpdateStep::Evict, "nothing has come back");
+    let back = [SizedPod { created: Some(NOW + 2), ..running("c", 100) }, running("b", 100)];
+    assert_eq!(first(&back, NOW + MINUTE), UpdateStep::Hold(Hold::WebhookNotCalled));
+    assert_eq!(first(&back, NOW + 24 * HOUR), UpdateStep::Evict);
+    assert_eq!(first(&back, NOW - 1), UpdateStep::Evict, "a time in the future says nothing");
 }
 
 #[test]
