@@ -67,7 +67,7 @@ pub enum Command {
     Drain(DrainOptions),
     /// Tell why a placed pod has its node: what was compared, what decided, and how long each stage took.
     Why(WhyOptions),
-    /// Watch a running berth in this terminal: nodes, queue, gangs, quotas and agents, live.
+    /// Watch a running berth in this terminal: nodes, queue, gangs, quotas, agents and sizes, live.
     Top(TopOptions),
     /// Serve the page of a running berth to a browser on this machine: nodes, queue, agents, gangs and quotas, live.
     Ui(UiOptions),

@@ -57,6 +57,8 @@ pub enum TopView {
     Gangs,
     Quotas,
     Agents,
+    /// Workloads that request more than recommended.
+    Sizes,
 }
 
 /// Exit codes: 0 it was ended by a key, 1 the process cannot be asked, 2 the options are invalid.

@@ -28,6 +28,8 @@ pub struct TopState {
     pub agents: Vec<TopAgent>,
     pub gangs: TopGangs,
     pub quotas: Vec<TopQuota>,
+    /// `None`: the recommender is off, or another process leads.
+    pub recommendations: Option<TopRecommendations>,
     /// Between the last two totals; `None`: there was one only.
     pub binds_per_second: Option<f64>,
 }
@@ -141,6 +143,35 @@ pub struct TopQuotaResource {
     pub maximum: Option<String>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TopRecommendations {
+    pub workloads: usize,
+    /// Of all workloads.
+    pub sizes: TopSizes,
+    /// The workloads that request most beyond their recommendation.
+    pub largest: Vec<TopWorkload>,
+    pub left_out: usize,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct TopWorkload {
+    pub namespace: String,
+    pub kind: String,
+    pub name: String,
+    pub pods: usize,
+    pub sizes: TopSizes,
+}
+
+/// Requested and recommended, for all pods together.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TopSizes {
+    pub cpu_milli: [i64; 2],
+    /// Bytes.
+    pub memory: [i64; 2],
+}
+
 impl TopState {
     /// Returns whether the state is complete enough to be drawn.
     pub fn is_complete(&self) -> bool {
@@ -213,6 +244,7 @@ impl TopState {
             "agents" => self.agents = listed(event, data, "agents")?,
             "gangs" => self.gangs = parsed(event, data)?,
             "quotas" => self.quotas = listed(event, data, "quotas")?,
+            "recommendations" => self.recommendations = parsed(event, data)?,
             _ => {}
         }
         Ok(())

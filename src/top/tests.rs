@@ -47,6 +47,12 @@ fn told() -> TopState {
         json!({"quotas": [{"name": "red", "waiting": 1, "reclaimed": 0, "resources": [
         {"resource": "cpu", "used": "3", "borrowed": "1", "guaranteed": "2", "maximum": null, "permille": 1_500}]}]}),
     );
+    let sizes = json!({"cpuMilli": [6_000, 2_500], "memory": [3_i64 << 30, 1_i64 << 30]});
+    hear(
+        "recommendations",
+        json!({"workloads": 7, "sizes": sizes, "leftOut": 2, "largest": [
+            {"namespace": "shop", "kind": "Deployment", "name": "web", "pods": 4, "sizes": sizes}]}),
+    );
     hear("fragmentation", json!(null));
     hear("totals", totals(NOW - 2_000, 100));
     hear("totals", totals(NOW, 350));
@@ -87,6 +93,10 @@ fn each_view_shows_what_the_events_told() {
         (2, &["ml/train", "Unschedulable", "too large"]),
         (3, &["red", "cpu", "guaranteed"]),
         (4, &["2.0 MiB", "75%", "25%"]),
+        (
+            5,
+            &["shop/Deployment web", "6.00", "2.50", "all 7 workloads: 6.00 cores requested", "and 2 more workloads"],
+        ),
     ] {
         screen.press(TopKey::Tab(tab));
         let text = drawn(&state, &mut screen, (160, 30));
@@ -141,7 +151,7 @@ fn another_version_and_broken_events_are_refused() {
     let mut state = TopState::default();
     let other = r#"{"apiVersion": "ui.berth.dev/v9", "version": "9"}"#;
     assert!(state.hear("hello", other).is_err_and(|error| error.to_string().contains("ui.berth.dev/v9")));
-    for event in ["hello", "nodes", "use", "totals", "queue", "agents", "gangs", "quotas"] {
+    for event in ["hello", "nodes", "use", "totals", "queue", "agents", "gangs", "quotas", "recommendations"] {
         assert!(state.hear(event, "7").is_err(), "{event}");
     }
     assert!(state.hear("later", "7").is_ok(), "events of a newer version");

@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Tabs};
 
-use super::state::{TopNode, TopState};
+use super::state::{TopNode, TopSizes, TopState};
 
 /// Width of a bar.
 const BAR: usize = 10;
@@ -16,8 +16,8 @@ const BAR: usize = 10;
 const SHARE: Constraint = Constraint::Length(16);
 /// Heights of a histogram's columns.
 const HEIGHTS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-const TITLES: [&str; 5] = ["1 nodes", "2 queue", "3 gangs", "4 quotas", "5 agents"];
-const KEYS: &str = "q quits · 1-5, Tab: view · ↑ ↓: lines · c: cpu, memory, pods, devices";
+const TITLES: [&str; 6] = ["1 nodes", "2 queue", "3 gangs", "4 quotas", "5 agents", "6 sizes"];
+const KEYS: &str = "q quits · 1-6, Tab: view · ↑ ↓: lines · c: cpu, memory, pods, devices";
 
 /// What is shown of the state.
 #[derive(Debug, Clone, Copy, Default)]
@@ -106,7 +106,8 @@ pub fn draw(frame: &mut Frame, state: &TopState, screen: &mut TopScreen, now: i6
         1 => queue(frame, body, state, screen, now),
         2 => gangs(frame, body, state, screen),
         3 => quotas(frame, body, state, screen),
-        _ => agents(frame, body, state, screen),
+        4 => agents(frame, body, state, screen),
+        _ => sizes(frame, body, state, screen),
     }
 }
 
@@ -322,6 +323,50 @@ fn agents(frame: &mut Frame, area: Rect, state: &TopState, screen: &mut TopScree
         ("evictions", Constraint::Fill(1)),
     ];
     listed(frame, area, screen, columns, rows.collect(), "");
+}
+
+/// Draws the workloads that request more than is recommended.
+fn sizes(frame: &mut Frame, area: Rect, state: &TopState, screen: &mut TopScreen) {
+    let Some(known) = &state.recommendations else {
+        let why = "none: the recommender is off, has not made a round yet, or another process leads";
+        frame.render_widget(Paragraph::new(why), area);
+        return;
+    };
+    let cores = |milli: i64| format!("{:.2}", milli as f64 / 1_000.0);
+    let gib = |bytes: i64| format!("{:.2}", bytes as f64 / f64::from(1 << 30));
+    let rows = known.largest.iter().map(|workload| {
+        let TopSizes { cpu_milli, memory } = workload.sizes;
+        Row::new([
+            format!("{}/{} {}", workload.namespace, workload.kind, workload.name),
+            workload.pods.to_string(),
+            cores(cpu_milli[0]),
+            cores(cpu_milli[1]),
+            gib(memory[0]),
+            gib(memory[1]),
+        ])
+    });
+    let columns = [
+        ("requests too much", Constraint::Fill(3)),
+        ("pods", Constraint::Length(6)),
+        ("cores", Constraint::Length(10)),
+        ("recommended", Constraint::Length(12)),
+        ("GiB", Constraint::Length(10)),
+        ("recommended", Constraint::Length(12)),
+    ];
+    let TopSizes { cpu_milli, memory } = known.sizes;
+    let all = format!(
+        "all {} workloads: {} cores requested, {} recommended; {} GiB requested, {} recommended",
+        known.workloads,
+        cores(cpu_milli[0]),
+        cores(cpu_milli[1]),
+        gib(memory[0]),
+        gib(memory[1])
+    );
+    let note = match known.left_out {
+        0 => all,
+        count => format!("{all}; {}", left_out(count, "workloads")),
+    };
+    listed(frame, area, screen, columns, rows.collect(), &note);
 }
 
 /// Title and width.

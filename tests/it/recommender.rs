@@ -19,6 +19,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::support::{Berth, Nodes, await_until, create_nodes, start_control_plane};
+use crate::ui::{find, first_events};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const MI: i64 = 1 << 20;
@@ -241,6 +242,12 @@ async fn berth_fills_the_status_of_vpas_and_remembers_usage_over_a_restart() {
 
     // No new samples: nothing is written.
     rounds(&berth, 2).await;
+    let events = first_events(berth.address().await).await;
+    let shown = find(&events, "recommendations");
+    let (cpu, memory) = amounts(&status(&client, "web").await, "target");
+    assert_eq!(shown["workloads"], 1, "{shown}");
+    let of = |resource: &str| shown["sizes"][resource][1].as_i64();
+    assert_eq!((of("cpuMilli"), of("memory")), (Some(cpu), Some(memory)), "{shown}");
     let versions = async || {
         let all = vpas(&client).list(&Default::default()).await.expect("VPAs");
         let of = |vpa: DynamicObject| (vpa.metadata.name, vpa.metadata.resource_version);

@@ -10,13 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use berth::fit::LiveFit;
-use berth_model::{Amounts, Labels, Node, Pod, PodOwner, ScheduledCondition};
+use berth_model::{Amounts, Labels, Node, PerResource, Pod, PodOwner, ScheduledCondition};
+use berth_rightsizing::recommend::{Workload, WorkloadSurplus};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::testing::{pod, with_engine};
 use berth_server::Served;
 use berth_server::extender::Judge;
 use berth_server::fit::FitEndpoint;
-use berth_server::ui::Feed;
+use berth_server::ui::{Feed, PageSources};
+use berth_telemetry::RecommenderMetrics;
 use berth_testenv::Process;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::Api;
@@ -149,6 +151,19 @@ fn churn(engine: &Engine, stop: &AtomicBool) {
     }
 }
 
+/// A workload that requests more than recommended.
+fn surplus(at: usize) -> WorkloadSurplus {
+    let workload =
+        Workload { namespace: "shop".into(), kind: "Deployment".into(), name: format!("service-{at}").into() };
+    let (cpu, memory) = (100 * (at as i64 + 5), (at as i64 + 3) << 30);
+    WorkloadSurplus {
+        workload,
+        pods: at + 1,
+        requested: PerResource { cpu, memory },
+        recommended: PerResource { cpu: cpu / 3, memory: memory / 2 },
+    }
+}
+
 /// Serves the engine as `berth run` does, on a port of this machine, while `body` runs.
 fn served(engine: &Engine, agent: berth_scheduler::agent::AgentConfig, body: impl FnOnce(SocketAddr)) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -156,7 +171,10 @@ fn served(engine: &Engine, agent: berth_scheduler::agent::AgentConfig, body: imp
         .enable_all()
         .build()
         .expect("a runtime");
-    let feed = Arc::new(Feed::new(engine.clone(), None, Arc::default()));
+    let recommender = Arc::new(RecommenderMetrics::default());
+    recommender.workloads_request((0..40).map(surplus).collect());
+    let sources = PageSources { recommender: Some(recommender), ..PageSources::default() };
+    let feed = Arc::new(Feed::new(engine.clone(), sources, Arc::default()));
     let served = Served {
         metrics: Default::default(),
         health: Default::default(),
@@ -232,6 +250,18 @@ fn with_5_000_nodes_and_50_000_pods_the_page_does_not_stutter_and_its_stream_is_
                 browser.await_true("document.querySelector('#node-details').textContent.includes('worker-')");
                 browser.await_true("document.querySelectorAll('#queue-table tbody tr').length === 20");
                 browser.await_true("document.querySelectorAll('#summary-table tbody tr').length === 12");
+                browser.await_true("document.querySelectorAll('#recommendations-table tbody tr').length === 30");
+                for (of, expected) in [
+                    ("#recommendations-table tbody tr", "Deployment service-39shop404.41.4742 GiB21 GiB"),
+                    ("#recommendations-more", "10 more are not listed."),
+                    (
+                        "#recommendations-note",
+                        "40 workloads; cores: 98 requested, 32.65 recommended; memory: 900 GiB requested, 450 GiB recommended",
+                    ),
+                ] {
+                    let shown = browser.evaluate(&format!("document.querySelector('{of}').textContent"));
+                    assert_eq!(shown, expected);
+                }
                 let summary = browser.evaluate("document.querySelector('#summary-table').textContent");
                 let summary = summary.as_str().expect("text");
                 for word in ["zone-0", "zone-2", "general", "gpu"] {
@@ -319,7 +349,7 @@ fn ten_viewers_cost_little() {
 }
 
 /// The events that a viewer gets in its first second, by name.
-async fn first_events(address: SocketAddr) -> Vec<(String, Value)> {
+pub async fn first_events(address: SocketAddr) -> Vec<(String, Value)> {
     let mut stream = http().get(format!("http://{address}/ui/stream")).send().await.expect("a stream");
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
     let mut text = String::new();
@@ -335,7 +365,7 @@ async fn first_events(address: SocketAddr) -> Vec<(String, Value)> {
     text.split_terminator("\n\n").map(event).collect()
 }
 
-fn find<'a>(events: &'a [(String, Value)], name: &str) -> &'a Value {
+pub fn find<'a>(events: &'a [(String, Value)], name: &str) -> &'a Value {
     &events.iter().rfind(|(found, _)| found == name).unwrap_or_else(|| panic!("no {name} in {events:?}")).1
 }
 

@@ -178,7 +178,7 @@ mod tests {
             let judge = Arc::new(Judge::new(engine.clone(), agent));
             let (metrics, health) = (Metrics::default(), Health::default());
             let (extender, guard, mutate) = (None, None, None);
-            let ui = Arc::new(ui::Feed::new(engine.clone(), None, Arc::default()));
+            let ui = Arc::new(ui::Feed::new(engine.clone(), ui::PageSources::default(), Arc::default()));
             let fit = FitEndpoint { fitter: Arc::new(Nobody), counters: Arc::default() };
             let served =
                 Served { metrics, health, judge, extender, guard, mutate, fragmentation: None, ui, fit };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use super::dimensions::DimensionMetrics;
 use super::encode::{MetricLabels, counters, gauges};
 use super::quality::{QualityMetrics, same_name_counts};
 use berth_prometheus::{PrometheusSource, QueryCounters, REQUEST_SECONDS, Skip};
-use berth_rightsizing::recommend::Refused;
+use berth_rightsizing::recommend::{Refused, Surplus};
 use berth_rightsizing::recommend::store::StoreCounts;
 
 /// Labels of the gauge that counts VPAs.
@@ -85,6 +86,7 @@ struct State {
     /// VPAs beyond the limit of their namespace.
     beyond_limit: usize,
     source: Option<PrometheusSource>,
+    surplus: Option<Arc<Surplus>>,
 }
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -200,6 +202,16 @@ impl RecommenderMetrics {
     /// Sets the source of usage, whose counters are exported.
     pub fn follow(&self, source: Option<PrometheusSource>) {
         self.state.lock().source = source;
+    }
+
+    /// Sets what the workloads request beyond their recommendations. It is shown, not exported.
+    pub fn workloads_request(&self, surplus: Surplus) {
+        self.state.lock().surplus = Some(Arc::new(surplus));
+    }
+
+    /// Returns the same as of the last round; `None` before it, and in processes that do not lead.
+    pub fn surplus(&self) -> Option<Arc<Surplus>> {
+        self.state.lock().surplus.clone()
     }
 
     /// Clears the gauges: another process is the leader now.

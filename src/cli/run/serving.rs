@@ -20,7 +20,7 @@ use berth_server::fit::FitEndpoint;
 use berth_server::forward::{BegunDecisions, Forward, OwnTerm, Trust};
 use berth_server::guard::Guard;
 use berth_server::metrics::{Histograms, MetricSources, Metrics};
-use berth_server::ui::Feed;
+use berth_server::ui::{Feed, PageSources};
 use berth_server::{Secure, Served};
 use berth_telemetry::Health;
 
@@ -87,7 +87,8 @@ pub(super) fn routes(
     }
     let (metrics, health) = (Metrics::new(histograms, sources.clone()), health.clone());
     let fragmentation = sources.fragmentation.clone();
-    let ui = Arc::new(Feed::new(engine.clone(), fragmentation.clone(), sources.ui.clone()));
+    let shown = PageSources { advice: fragmentation.clone(), recommender: sources.recommender.clone() };
+    let ui = Arc::new(Feed::new(engine.clone(), shown, sources.ui.clone()));
     let scheduler =
         config.scheduler_names.first().map_or_else(|| "berth".into(), |name| Arc::from(name.as_str()));
     let bytes = agent.cache.bytes.min(FITTED_BYTES);

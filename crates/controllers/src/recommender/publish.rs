@@ -14,7 +14,7 @@ use berth_rightsizing::apply::index::VPAS_MAX;
 use berth_rightsizing::recommend::propose::propose;
 use berth_rightsizing::recommend::status::{condition, next};
 use berth_rightsizing::recommend::store::Workload;
-use berth_rightsizing::recommend::{Findings, Status, UnixNanos, Vpa};
+use berth_rightsizing::recommend::{Findings, Status, Surplus, UnixNanos, Vpa, WorkloadSurplus};
 use berth_telemetry::VpaKind;
 
 /// Maximum number of VPAs of a namespace whose conditions alone are written in one round: whoever creates thousands must not fill the
@@ -31,7 +31,7 @@ impl Recommender {
         let now = super::now();
         let mut kinds: BTreeMap<VpaKind, usize> = BTreeMap::new();
         let mut due: Vec<(Vpa, Status, Status)> = Vec::new();
-        let mut recommended = Vec::new();
+        let (mut recommended, mut surplus) = (Vec::new(), Vec::new());
         let mut conditions_written: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
         for target in &world.targets {
             let vpa = &target.vpa;
@@ -42,6 +42,11 @@ impl Recommender {
             };
             let found = self.findings(target, world, &nodes);
             if let (Some(found), Some(workload)) = (&found, target.controls()) {
+                if !found.recommendations.is_empty() && found.pods > 0 {
+                    let requests = world.requests(workload);
+                    let (workload, recommendations) = (workload.clone(), &found.recommendations);
+                    surplus.push(WorkloadSurplus::of(workload, found.pods, &requests, recommendations));
+                }
                 recommended.push((workload.clone(), found.recommendations.clone()));
             }
             let status = found.as_ref().and_then(|found| next(&old, found, thresholds, now));
@@ -56,6 +61,7 @@ impl Recommender {
             }
             due.push((vpa.clone(), old, status));
         }
+        self.context.metrics.workloads_request(surplus.into_iter().collect::<Surplus>());
         self.context.metrics.vpas(kinds);
         self.context.metrics.vpas_beyond_limit(world.beyond.len());
         due.extend(self.due_beyond(world, now));

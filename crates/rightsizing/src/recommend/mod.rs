@@ -32,6 +32,7 @@ pub mod settings;
 pub mod showar;
 pub mod status;
 pub mod store;
+pub mod surplus;
 pub mod time;
 pub mod vpa;
 mod weights;
@@ -54,6 +55,7 @@ pub use post::{AllowedRange, Capped, OptionalAmounts, PostPolicy, Recommendation
 pub use settings::{RecommenderSettings, ResourceSettings};
 pub use status::{Findings, Status, Thresholds, VpaCondition};
 pub use store::{Store, Workload};
+pub use surplus::{Surplus, WorkloadSurplus};
 pub use time::UnixNanos;
 pub use vpa::{
     ContainerPolicy, CpuBoost, EvictionRequirement, LastEviction, OwnerRef, StartupBoost, UpdatePolicy, Vpa,

@@ -9,8 +9,7 @@ use futures::Stream;
 use parking_lot::Mutex;
 use tokio::sync::broadcast::{self, Receiver, Sender};
 
-use super::overview::Overview;
-use crate::fragmentation::Latest;
+use super::overview::{Overview, PageSources};
 use berth_scheduler::engine::Engine;
 
 /// Interval of the stream.
@@ -35,7 +34,7 @@ pub struct UiCounters {
 /// Looks at the engine while anybody watches.
 pub struct Feed {
     engine: Engine,
-    advice: Option<Arc<Latest>>,
+    sources: PageSources,
     counters: Arc<UiCounters>,
     inner: Mutex<Inner>,
 }
@@ -57,11 +56,11 @@ pub enum StreamRefusal {
 }
 
 impl Feed {
-    pub fn new(engine: Engine, advice: Option<Arc<Latest>>, counters: Arc<UiCounters>) -> Feed {
+    pub fn new(engine: Engine, sources: PageSources, counters: Arc<UiCounters>) -> Feed {
         let viewers = Some(broadcast::channel(BEHIND_MAX).0);
         Feed {
             engine,
-            advice,
+            sources,
             counters,
             inner: Mutex::new(Inner { overview: Overview::default(), looked: None, viewers }),
         }
@@ -98,7 +97,7 @@ impl Feed {
 
     fn look(&self, inner: &mut Inner) {
         let now = jiff::Timestamp::now().as_millisecond();
-        let events = inner.overview.advance(&self.engine, self.advice.as_deref(), now);
+        let events = inner.overview.advance(&self.engine, &self.sources, now);
         inner.looked = Some(Instant::now());
         if let Some(viewers) = &inner.viewers {
             // An error says that nobody watches.

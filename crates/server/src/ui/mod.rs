@@ -17,6 +17,7 @@ use axum::routing::get;
 use futures::StreamExt;
 
 pub use feed::{Feed, UiCounters, VIEWERS_MAX};
+pub use overview::PageSources;
 
 /// The page may run its own scripts and read its own server, and nothing else; nobody may show it in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; \

@@ -12,12 +12,14 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::fragmentation::{FragmentationPass, Latest};
-use berth_model::Node;
+use berth_model::{Node, NodeSize};
+use berth_rightsizing::recommend::{Surplus, WorkloadSurplus};
 use berth_scheduler::class::ClassId;
 use berth_scheduler::engine::Engine;
 use berth_scheduler::gang::{GangStatus, Phase};
 use berth_scheduler::inventory::Revision;
 use berth_scheduler::scheduler::{NodeOverview, WaitingOverview};
+use berth_telemetry::RecommenderMetrics;
 
 /// Version of the events: fields are only added within a version.
 const API_VERSION: &str = "ui.berth.dev/v1";
@@ -48,6 +50,14 @@ const POOLS: [&str; 8] = [
 ];
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+/// What is shown besides the engine, where it is enabled.
+#[derive(Clone, Default)]
+pub struct PageSources {
+    /// Advice on moves.
+    pub advice: Option<Arc<Latest>>,
+    pub recommender: Option<Arc<RecommenderMetrics>>,
+}
 
 /// The state that viewers see.
 #[derive(Default)]
@@ -158,14 +168,17 @@ impl<'a> NodeFacts<'a> {
 
 impl Overview {
     /// Looks at the engine again. Returns the events that viewers need. `now`: milliseconds since 1970.
-    pub(super) fn advance(&mut self, engine: &Engine, advice: Option<&Latest>, now: i64) -> String {
+    pub(super) fn advance(&mut self, engine: &Engine, sources: &PageSources, now: i64) -> String {
         let mut events = String::new();
         self.advance_nodes(engine, &mut events);
         self.advance_walks(engine, now, &mut events);
         let totals = engine.totals();
         self.section("agents", &agents(engine, &totals.dispatched), &mut events);
         self.section("quotas", &quotas(engine), &mut events);
-        let pass = advice.and_then(Latest::get);
+        let surplus = sources.recommender.as_ref().and_then(|recommender| recommender.surplus());
+        let surplus = surplus.map_or(Value::Null, |surplus| recommendations(&surplus));
+        self.section("recommendations", &surplus, &mut events);
+        let pass = sources.advice.as_ref().and_then(|latest| latest.get());
         self.section("fragmentation", &pass.map_or(Value::Null, |pass| fragmentation(&pass)), &mut events);
         let totals = json!({
             "at": now, "leading": totals.leading, "nodes": totals.nodes, "pods": totals.pods, "assumed": totals.assumed,
@@ -356,6 +369,24 @@ fn agents(engine: &Engine, dispatched: &[u64]) -> Value {
         json!({"dispatched": dispatched, "lists": cache.lists, "bytes": cache.bytes, "evictions": cache.evictions})
     });
     json!({"agents": agents.collect::<Vec<_>>()})
+}
+
+/// Returns what workloads request beyond their recommendations.
+fn recommendations(surplus: &Surplus) -> Value {
+    let both = |requested: NodeSize, recommended: NodeSize| {
+        json!({"cpuMilli": [requested.cpu, recommended.cpu], "memory": [requested.memory, recommended.memory]})
+    };
+    let shown = |one: &WorkloadSurplus| {
+        json!({
+            "namespace": one.workload.namespace, "kind": one.workload.kind, "name": one.workload.name, "pods": one.pods,
+            "sizes": both(one.requested, one.recommended),
+        })
+    };
+    let listed: Vec<_> = surplus.largest.iter().map(shown).collect();
+    json!({
+        "workloads": surplus.workloads, "sizes": both(surplus.requested, surplus.recommended),
+        "largest": listed, "leftOut": surplus.over - listed.len(),
+    })
 }
 
 /// Returns the latest advice on moves.

@@ -10,11 +10,13 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::feed::{Feed, StreamRefusal, VIEWERS_MAX};
-use super::overview::Overview;
-use berth_model::{Amounts, Image, Labels, Node, Pod};
+use super::overview::{Overview, PageSources};
+use berth_model::{Amounts, Image, Labels, Node, PerResource, Pod};
+use berth_rightsizing::recommend::{Workload, WorkloadSurplus};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::OVERVIEW_SLICE;
 use berth_scheduler::testing::{pod, with_engine};
+use berth_telemetry::RecommenderMetrics;
 
 /// A viewer: what a browser makes of the events.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -85,7 +87,7 @@ fn a_node_has_its_place_and_the_shares_that_pods_request() {
         engine.apply_node(node("n", "a", 4_000));
         engine.apply_pod(on("p", 1_000, "n"));
         let mut overview = Overview::default();
-        let viewer = Viewer::of(&overview.advance(engine, None, 5));
+        let viewer = Viewer::of(&overview.advance(engine, &PageSources::default(), 5));
         let (id, shown) = viewer.nodes.first_key_value().expect("a node");
         assert_eq!(
             shown,
@@ -106,12 +108,12 @@ fn a_node_is_described_again_only_if_that_is_shown() {
     with_engine(|engine, _| {
         engine.apply_node(node("n", "a", 4_000));
         let mut overview = Overview::default();
-        overview.advance(engine, None, 0);
+        overview.advance(engine, &PageSources::default(), 0);
         let image = Image { name: "pause".into(), size_bytes: 1 };
         engine.apply_node(Node { images: [image].into(), ..node("n", "a", 4_000) });
-        assert!(!overview.advance(engine, None, 0).contains("event: nodes"));
+        assert!(!overview.advance(engine, &PageSources::default(), 0).contains("event: nodes"));
         engine.apply_node(node("n", "b", 4_000));
-        assert!(overview.advance(engine, None, 0).contains("event: nodes"));
+        assert!(overview.advance(engine, &PageSources::default(), 0).contains("event: nodes"));
     });
 }
 
@@ -129,7 +131,7 @@ fn waiting_pods_are_grouped_the_oldest_first_and_their_messages_are_cut() {
         }
         sync(engine, &["n"], &uids.iter().map(String::as_str).collect::<Vec<_>>());
         let mut overview = Overview::default();
-        let viewer = Viewer::of(&overview.advance(engine, None, 0));
+        let viewer = Viewer::of(&overview.advance(engine, &PageSources::default(), 0));
         let groups = viewer.section("queue")["groups"].as_array().expect("groups");
         assert_eq!(groups.len(), 20);
         assert_eq!(
@@ -150,7 +152,7 @@ fn each_of_many_waiting_pods_and_nodes_is_counted_once() {
             engine.apply_node(node(&format!("n{at}"), "a", 100));
             engine.apply_pod(Pod { gates: ["wait".into()].into(), ..pod(&format!("p{at}"), 1_000) });
         }
-        let viewer = Viewer::of(&Overview::default().advance(engine, None, 0));
+        let viewer = Viewer::of(&Overview::default().advance(engine, &PageSources::default(), 0));
         assert_eq!((viewer.nodes.len(), viewer.shares.len()), (MANY, MANY));
         assert_eq!(viewer.section("queue")["groups"][0]["pods"], MANY);
         assert_eq!(viewer.section("totals")["waiting"], MANY);
@@ -162,10 +164,10 @@ fn a_walk_that_took_long_is_not_repeated_at_once() {
     with_engine(|engine, _| {
         let mut overview = Overview::default();
         overview.walked = Some((Instant::now(), Duration::from_secs(60)));
-        let viewer = Viewer::of(&overview.advance(engine, None, 0));
+        let viewer = Viewer::of(&overview.advance(engine, &PageSources::default(), 0));
         assert!(!viewer.sections.contains_key("queue"));
         overview.walked = Some((Instant::now(), Duration::ZERO));
-        let viewer = Viewer::of(&overview.advance(engine, None, 0));
+        let viewer = Viewer::of(&overview.advance(engine, &PageSources::default(), 0));
         assert!(viewer.sections.contains_key("queue"));
     });
 }
@@ -188,21 +190,21 @@ fn while_all_nodes_change_all_the_time_events_stay_within_their_budget_and_each_
             engine.apply_node(node(name, "zone", 64_000));
         }
         let mut overview = Overview::default();
-        let mut viewer = Viewer::of(&overview.advance(engine, None, 0));
+        let mut viewer = Viewer::of(&overview.advance(engine, &PageSources::default(), 0));
         for round in 1..=6_i64 {
             for (at, name) in names.iter().enumerate() {
                 engine.apply_pod(on(&format!("{round}-{at}"), 1_000, name));
             }
-            let events = overview.advance(engine, None, round);
+            let events = overview.advance(engine, &PageSources::default(), round);
             assert!(events.len() < 50_000, "{} bytes", events.len());
             viewer.read(&events);
         }
         let old = viewer.shares.values().filter(|shares| shares[0] < 30).count();
         assert_eq!(old, 0, "nodes without news in the last four rounds");
         // As soon as nothing changes, the viewer has everything.
-        (0..4).for_each(|_| viewer.read(&overview.advance(engine, None, 7)));
+        (0..4).for_each(|_| viewer.read(&overview.advance(engine, &PageSources::default(), 7)));
         assert!(viewer.shares.values().all(|shares| shares[0] == 93), "6 of 64 CPUs");
-        assert!(!overview.advance(engine, None, 8).contains("event: use"));
+        assert!(!overview.advance(engine, &PageSources::default(), 8).contains("event: use"));
     });
 }
 
@@ -233,7 +235,7 @@ proptest! {
     fn who_follows_the_events_sees_the_same_as_who_comes_later(changes in prop::collection::vec(change(), 1..80)) {
         with_engine(|engine, _| {
             let mut overview = Overview::default();
-            overview.advance(engine, None, 0);
+            overview.advance(engine, &PageSources::default(), 0);
             let mut viewer = Viewer::of(&overview.whole());
             for change in changes {
                 match change {
@@ -241,14 +243,14 @@ proptest! {
                     Change::NoNode(at) => engine.delete_node(&format!("n{at}")),
                     Change::Pod(at, cpu, to) => engine.apply_pod(on(&format!("p{at}"), cpu * 100, &format!("n{to}"))),
                     Change::NoPod(at) => engine.delete_pod(&Arc::from(format!("p{at}"))),
-                    Change::Look => viewer.read(&overview.advance(engine, None, 0)),
+                    Change::Look => viewer.read(&overview.advance(engine, &PageSources::default(), 0)),
                 }
             }
-            viewer.read(&overview.advance(engine, None, 0));
+            viewer.read(&overview.advance(engine, &PageSources::default(), 0));
             let whole = overview.whole();
             assert_eq!(viewer, Viewer::of(&whole));
             let mut fresh = Overview::default();
-            fresh.advance(engine, None, 0);
+            fresh.advance(engine, &PageSources::default(), 0);
             assert_eq!(Viewer::of(&whole).nodes, Viewer::of(&fresh.whole()).nodes);
             assert_eq!(viewer.shares, Viewer::of(&fresh.whole()).shares);
         });
@@ -263,7 +265,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn too_many_viewers_are_refused_and_a_place_is_free_when_one_goes() {
     with_engine(|engine, _| {
         let counters = Arc::<super::UiCounters>::default();
-        let feed = Feed::new(engine.clone(), None, counters.clone());
+        let feed = Feed::new(engine.clone(), PageSources::default(), counters.clone());
         let mut viewers: Vec<_> =
             (0..VIEWERS_MAX).map(|_| Box::pin(feed.watch().expect("a place"))).collect();
         assert_eq!(feed.watch().err(), Some(StreamRefusal::Full));
@@ -279,7 +281,7 @@ fn a_viewer_that_does_not_read_loses_its_stream_and_others_do_not() {
     with_engine(|engine, _| {
         runtime().block_on(async {
             let counters = Arc::<super::UiCounters>::default();
-            let feed = Arc::new(Feed::new(engine.clone(), None, counters.clone()));
+            let feed = Arc::new(Feed::new(engine.clone(), PageSources::default(), counters.clone()));
             let mut slow = Box::pin(feed.watch().expect("a place"));
             let mut reads = Box::pin(feed.watch().expect("a place"));
             for _ in 0..20 {
@@ -298,7 +300,7 @@ fn a_viewer_that_does_not_read_loses_its_stream_and_others_do_not() {
 fn streams_end_when_the_process_stops_and_nobody_may_come_any_more() {
     with_engine(|engine, _| {
         runtime().block_on(async {
-            let feed = Arc::new(Feed::new(engine.clone(), None, Arc::default()));
+            let feed = Arc::new(Feed::new(engine.clone(), PageSources::default(), Arc::default()));
             let mut viewer = Box::pin(feed.watch().expect("a place"));
             assert!(viewer.next().await.is_some());
             feed.clone().run(async {}).await;
@@ -309,10 +311,33 @@ fn streams_end_when_the_process_stops_and_nobody_may_come_any_more() {
 }
 
 #[test]
+fn what_workloads_request_beyond_their_recommendations_is_shown_while_it_is_known() {
+    with_engine(|engine, _| {
+        let recommender = Arc::new(RecommenderMetrics::default());
+        let sources = PageSources { recommender: Some(recommender.clone()), ..PageSources::default() };
+        let mut overview = Overview::default();
+        let mut viewer = Viewer::of(&overview.advance(engine, &sources, 0));
+        assert_eq!(viewer.section("recommendations"), &Value::Null);
+        let workload = Workload { namespace: "shop".into(), kind: "Deployment".into(), name: "web".into() };
+        let size = |cpu, memory| PerResource { cpu, memory };
+        let web = WorkloadSurplus { workload, pods: 2, requested: size(900, 30), recommended: size(200, 10) };
+        recommender.workloads_request([web].into_iter().collect());
+        viewer.read(&overview.advance(engine, &sources, 0));
+        let sizes = json!({"cpuMilli": [900, 200], "memory": [30, 10]});
+        let web = json!({"namespace": "shop", "kind": "Deployment", "name": "web", "pods": 2, "sizes": sizes});
+        let expected = json!({"workloads": 1, "sizes": sizes, "largest": [web], "leftOut": 0});
+        assert_eq!(viewer.section("recommendations"), &expected);
+        recommender.rests();
+        viewer.read(&overview.advance(engine, &sources, 0));
+        assert_eq!(viewer.section("recommendations"), &Value::Null, "another process leads");
+    });
+}
+
+#[test]
 fn while_nobody_watches_nothing_is_kept() {
     with_engine(|engine, _| {
         engine.apply_node(node("n", "a", 4_000));
-        let feed = Feed::new(engine.clone(), None, Arc::default());
+        let feed = Feed::new(engine.clone(), PageSources::default(), Arc::default());
         let viewer = feed.watch().expect("a place");
         feed.tick();
         assert!(feed.keeps());

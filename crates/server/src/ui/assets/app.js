@@ -129,7 +129,7 @@ function connect() {
   on("use", (data) => nodes.applyShares(data.of));
   on("agents", (data) => { agents = data.agents; });
   on("totals", showTotals);
-  for (const name of ["queue", "gangs", "quotas", "fragmentation"]) on(name, (data) => pending.set(name, data));
+  for (const name of ["queue", "gangs", "quotas", "recommendations", "fragmentation"]) on(name, (data) => pending.set(name, data));
   stream.onerror = () => {
     showConnection();
     // A browser gives up after an answer that is not a stream, as while the process starts again.
@@ -257,7 +257,10 @@ function showDetails(node, byKey) {
 }
 
 function showTables() {
-  const show = { queue: tables.showQueue, gangs: tables.showGangs, quotas: tables.showQuotas, fragmentation: tables.showFragmentation };
+  const show = {
+    queue: tables.showQueue, gangs: tables.showGangs, quotas: tables.showQuotas, recommendations: tables.showRecommendations,
+    fragmentation: tables.showFragmentation,
+  };
   for (const [name, data] of pending) show[name](data);
   pending.clear();
   const known = samples.length > 1 && samples.at(-1).dispatched.length === agents.length;

@@ -272,6 +272,24 @@ export function showQuotas({ quotas: list }) {
   note("quotas", borrowers.length ? `borrowing: ${named.join(", ")}` : "");
 }
 
+const sizes = new Table("recommendations-table", ({ namespace, kind, name }) => `${namespace}\n${kind}\n${name}`, [
+  pair("name", ({ namespace, kind, name }) => [`${kind} ${name}`, namespace]), text("n", ({ pods }) => number(pods)),
+  ...[["cpuMilli", cores], ["memory", bytes]].flatMap(([of, show]) => [0, 1].map((at) => text("n", (workload) => show(workload.sizes[of][at])))),
+]);
+
+export function showRecommendations(report) {
+  const largest = report?.largest ?? [];
+  sizes.show(largest);
+  reveal("recommendations", largest.length > 0, report?.leftOut);
+  if (!report) {
+    setText(element("recommendations-empty"), "No recommendations: the recommender is off, has not made a round yet, or another process leads.");
+    return note("recommendations", "");
+  }
+  setText(element("recommendations-empty"), "No workload requests more than recommended.");
+  const both = (of, show) => `${show(report.sizes[of][0])} requested, ${show(report.sizes[of][1])} recommended`;
+  note("recommendations", report.workloads ? `${plural(report.workloads, "workload")}; cores: ${both("cpuMilli", cores)}; memory: ${both("memory", bytes)}` : "");
+}
+
 const advice = new Table("fragmentation-table", ({ kind, namespace, name }) => `${kind}\n${namespace}\n${name}`, [
   pair("name", ({ kind, namespace, name }) => [`${kind} ${name}`, namespace]), text("n", ({ pods }) => number(pods)),
   text("n", ({ makesRoomFor }) => number(makesRoomFor)), text("why", ({ help, why }) => help ?? why),
