@@ -14,7 +14,8 @@ use super::failure::Failure;
 use super::output::{Output, answered, written};
 use super::progress::{ProgressBars, Stage};
 use crate::recording::{
-    ReadError, ReplayOutcome, ReplayReport, compare, open, read, replay as replayed, show, show_settings,
+    ReadError, ReplayOutcome, ReplayReport, account, against, compare, open, read, replay as replayed, show, show_accounts,
+    show_settings,
 };
 use berth_config::Config;
 use berth_scheduler::recording::RecordingEntry;
@@ -34,6 +35,9 @@ pub struct ReplayOptions {
     /// comes out.
     #[arg(long, value_name = "FILE", conflicts_with = "print")]
     pub config: Vec<PathBuf>,
+    /// Do not compare decisions: say where the time of pods went in this recording and in LATER, and what became slower.
+    #[arg(long, value_name = "LATER", conflicts_with_all = ["print", "config"])]
+    pub against: Option<PathBuf>,
     /// Print the recording as JSON, a record a line, and replay nothing.
     #[arg(long, conflicts_with = "output")]
     pub print: bool,
@@ -55,6 +59,12 @@ pub fn replay(options: &ReplayOptions) -> ExitCode {
         return match with_other_settings(options) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => failure.exit(),
+        };
+    }
+    if let Some(later) = &options.against {
+        return match side_by_side(options, later) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => Failure::Other(error).exit(),
         };
     }
     match answer(options) {
@@ -106,6 +116,14 @@ fn with_other_settings(options: &ReplayOptions) -> Result<(), Failure> {
     let report = report.with_context(|| options.file.display().to_string())?;
     let names: Vec<_> = options.config.iter().map(|file| format!("with {}", file.display())).collect();
     Ok(answered(options.output, &report, |out| show_settings(&report, &names.join(", "), out))?)
+}
+
+fn side_by_side(options: &ReplayOptions, later: &Path) -> Result<()> {
+    let files = [&*options.file, later];
+    let told = |file: &Path| account(Watched::new(open(file)?)).with_context(|| file.display().to_string());
+    let comparison = against(told(files[0])?, told(files[1])?);
+    let names = files.map(|file| file.display().to_string());
+    answered(options.output, &comparison, |out| show_accounts(&comparison, [&names[0], &names[1]], out))
 }
 
 /// A recording that is being read, with its progress on a terminal.

@@ -2,7 +2,9 @@
 //!
 //! A process that is killed loses at most its last frame. A recording can also be printed as JSON, a record a line, and read so.
 
+mod account;
 mod compare;
+mod node_use;
 mod read;
 mod replay;
 mod rerun;
@@ -13,6 +15,7 @@ mod rerun_tests;
 #[cfg(test)]
 mod tests;
 
+pub use account::{AccountComparison, RecordingAccount, StageTimes, account, against, show_accounts};
 pub use compare::{PodWaits, SettingsReport, compare, show_settings};
 pub use read::{Ending, ReadError, Record, open, read};
 pub use replay::{DecidedOtherwise, ReplayOutcome, ReplayReport, replay, show};

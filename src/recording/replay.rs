@@ -56,7 +56,7 @@ impl From<Difference> for DecidedOtherwise {
 }
 
 /// Why a replay ends before the recording.
-enum Stop {
+pub(super) enum Stop {
     Read(ReadError),
     Different(Difference),
 }

@@ -13,16 +13,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::node_use::NodeUse;
 use berth_model::{Node, Pod};
 use berth_scheduler::agent::{Agent, AgentConfig};
-use berth_scheduler::inventory::Row;
 use berth_scheduler::objects::ClusterObject;
 use berth_scheduler::placement::BindOutcome;
 use berth_scheduler::recording::{Input, Opening, RecordingEntry};
 use berth_scheduler::scheduler::{Action, Scheduler, SchedulerConfig, Settled, Share};
-
-/// Time between two measurements of the nodes.
-const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
 /// What became of the pods and nodes. Means are over the time in which there were nodes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -81,8 +78,7 @@ pub struct Rerun {
     /// When pods end by themselves, and their uids.
     ends: BTreeSet<(Duration, Arc<str>)>,
     preempted: usize,
-    sums: Sums,
-    next_sample: Duration,
+    nodes: NodeUse,
 }
 
 struct Ours {
@@ -92,15 +88,6 @@ struct Ours {
     pod: Pod,
     placed: Option<(Duration, Arc<str>)>,
     is_gone: bool,
-}
-
-#[derive(Default)]
-struct Sums {
-    samples: f64,
-    cpu: f64,
-    memory: f64,
-    in_use: f64,
-    on_empty: f64,
 }
 
 impl Rerun {
@@ -124,8 +111,7 @@ impl Rerun {
             ours: HashMap::new(),
             ends: BTreeSet::new(),
             preempted: 0,
-            sums: Sums::default(),
-            next_sample: Duration::ZERO,
+            nodes: NodeUse::default(),
         }
     }
 
@@ -182,7 +168,7 @@ impl Rerun {
             | Input::Agent { .. } => return,
         }
         self.work();
-        self.sample();
+        self.nodes.sample(&self.scheduler, self.now);
     }
 
     /// Returns what became of the pods and nodes.
@@ -213,7 +199,7 @@ impl Rerun {
             placed.get((last as f64 * share).ceil() as usize).copied().unwrap_or(0.0)
         };
         let waiting = |ours: &&Ours| ours.placed.is_none() && !ours.is_gone;
-        let mean = |sum: f64| if self.sums.samples > 0.0 { sum / self.sums.samples } else { 0.0 };
+        let nodes = self.nodes.means();
         let result = RunResult {
             pods: self.ours.len(),
             placed: placed.len(),
@@ -222,10 +208,10 @@ impl Rerun {
             wait_p99: at(0.99),
             wait_max: at(1.0),
             preempted: self.preempted,
-            cpu_requested: mean(self.sums.cpu),
-            memory_requested: mean(self.sums.memory),
-            nodes_in_use: mean(self.sums.in_use),
-            free_cpu_on_empty_nodes: mean(self.sums.on_empty),
+            cpu_requested: nodes.cpu,
+            memory_requested: nodes.memory,
+            nodes_in_use: nodes.in_use,
+            free_cpu_on_empty_nodes: nodes.on_empty,
         };
         (result, waits)
     }
@@ -362,23 +348,5 @@ impl Rerun {
                 }
             }
         }
-    }
-
-    fn sample(&mut self) {
-        if self.now < self.next_sample || self.scheduler.inventory().node_count() == 0 {
-            return;
-        }
-        self.next_sample = self.now + SAMPLE_EVERY;
-        let rows = || self.scheduler.inventory().rows().filter(|row| row.node.is_some());
-        let sum = |of: &dyn Fn(&Row) -> i64| rows().map(|row| of(row) as f64).sum::<f64>();
-        let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
-        let free = |row: &Row| (row.allocatable.cpu_milli - row.requested.cpu_milli).max(0);
-        let is_empty = |row: &Row| row.requested.pods == 0;
-        let sums = &mut self.sums;
-        sums.samples += 1.0;
-        sums.cpu += share(sum(&|row| row.requested.cpu_milli), sum(&|row| row.allocatable.cpu_milli));
-        sums.memory += share(sum(&|row| row.requested.memory), sum(&|row| row.allocatable.memory));
-        sums.in_use += sum(&|row| i64::from(!is_empty(row)));
-        sums.on_empty += share(sum(&|row| if is_empty(row) { free(row) } else { 0 }), sum(&free));
     }
 }

@@ -103,6 +103,9 @@ async fn what_was_recorded_is_decided_again_also_after_a_kill() {
     assert!(of("waiting").iter().all(|waiting| *waiting >= 3.0), "the huge ones: {report}");
     [&plain, &config].into_iter().for_each(|file| std::fs::remove_file(file).expect("removed"));
 
+    let ran = replay(file, &["--against", file.to_str().expect("a path")]);
+    assert!(ran.code == 0 && ran.out.ends_with("\nnothing became slower\n"), "{}{}", ran.out, ran.err);
+
     // It is killed, and starts again.
     let mut berth = Berth::start(&cluster.kubeconfig(), &recorded);
     berth.await_ready().await;
@@ -120,6 +123,13 @@ async fn what_was_recorded_is_decided_again_also_after_a_kill() {
     let [_, killed] = &recordings(folder.path())[..] else {
         panic!("the latest of the earlier ones is kept")
     };
+    let ran = replay(file, &["--against", killed.to_str().expect("a path"), "-o", "json"]);
+    let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.err));
+    assert_eq!(report["apiVersion"], "against.berth.dev/v1");
+    let of = |key: &str| ["before", "after"].map(|which| report[which][key].as_f64().expect("a number"));
+    let [before, after] = of("placed");
+    assert!(before >= 62.0 && after >= 5.0, "{report}");
+    assert_eq!(of("nodes"), [4.0, 4.0]);
     let ran = replay(killed, &["-o", "json"]);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     let report: Value = serde_json::from_str(&ran.out).expect("JSON");

@@ -83,6 +83,11 @@ impl Replay {
         })
     }
 
+    /// Returns the scheduler as of the last entry.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
     /// Returns the number of entries so far.
     pub fn entries(&self) -> u64 {
         self.entries
