@@ -6,22 +6,27 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Instant;
 
+use axum::body::Body;
+use axum::http::{Method, Response, Uri};
 use berth_model::PerResource;
 use berth_prometheus::PrometheusConfig;
 use berth_rightsizing::recommend::propose::{Requests, propose};
 use berth_rightsizing::recommend::{RecommenderSettings, Store, Vpa, Workload};
 use berth_telemetry::process::usage_of;
+use berth_test_support::prometheus::{Fake, RecordedRequest, vector};
 use berth_testenv::binaries::go_tool;
 use berth_testenv::{ControlPlane, Process};
 use futures::{StreamExt, stream};
 
 use super::*;
+use crate::support::{Fate, Flaky};
 use crate::usage::{Prometheus, start_with};
 
 /// Number of namespaces, to which containers are assigned in turn.
 const NAMESPACES: usize = 10;
 const PODS_PER_NODE: usize = 100;
 
+#[derive(Clone)]
 struct Size {
     containers: usize,
     /// Each has a VPA of berth and one of upstream.
@@ -344,6 +349,77 @@ async fn a_cold_start_with_a_point_a_minute_is_cheaper_than_upstreams() {
         memory_every: 240,
     })
     .await;
+}
+
+/// Returns the usage of the containers of the namespaces that are asked for.
+fn usage(size: &Size, asked: &RecordedRequest) -> String {
+    if asked.is_count() {
+        return asked.answer();
+    }
+    let (query, time) = (asked.query(), &asked.form["time"]);
+    let namespaces = query.split_once(r#"namespace=~""#).and_then(|(_, rest)| rest.split_once('"'));
+    let namespaces: Vec<&str> = namespaces.expect("namespaces").0.split('|').collect();
+    let value = if asked.is_cpu() { "0.25" } else { "209715200" };
+    let pods = size.pods().filter(|(namespace, ..)| namespaces.contains(&&**namespace));
+    let results = pods.map(|(namespace, _, pod)| {
+        format!(r#"{{"metric":{{"namespace":"{namespace}","pod":"{pod}","container":"app"}},"value":[{time},"{value}"]}}"#)
+    });
+    vector(&results.collect::<Vec<_>>().join(","))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "creates 240,000 objects, and needs a quiet machine"]
+async fn a_round_over_ten_thousand_workloads_takes_little_cpu_and_reads_little() {
+    const INTERVAL: Duration = Duration::from_secs(20);
+    const ROUNDS: u32 = 3;
+    let size = Size {
+        containers: 100_000,
+        workloads: 10_000,
+        resolution: 0,
+        history: 0,
+        cpu_every: 0,
+        memory_every: 0,
+    };
+    let control_plane = start_control_plane().await;
+    let client = control_plane.client();
+    create_crds(&client).await;
+    create_nodes(&client, &Nodes { count: size.containers / PODS_PER_NODE, ..Nodes::default() }).await;
+    let began = Instant::now();
+    size.create(&client).await;
+    println!("workloads, VPAs and pods were created in {:.0} s", began.elapsed().as_secs_f64());
+    let pods = size.clone();
+    let fake = Fake::start(move |_, asked| Response::new(Body::from(usage(&pods, asked)))).await;
+    let proxy = Flaky::start(client.clone(), |_, _, _| Fate::Pass).await;
+    let config = format!(
+        "recommender: {{enabled: true, interval: {}s, prometheus: {{url: '{}'}}}}",
+        INTERVAL.as_secs(),
+        fake.url
+    );
+    let berth = Berth::start(&proxy.kubeconfig(), &config);
+    size.await_recommended(&client, "-ours").await;
+    let done = async || berth.metric(r#"berth_recommender_rounds_total{result="done"}"#).await as u32;
+    let after = async |rounds: u32| {
+        let last = done().await + rounds;
+        await_until(INTERVAL * (rounds + 3), "rounds are made", async || done().await >= last).await;
+    };
+    // The first ones write each status.
+    after(2).await;
+    let cpu = || usage_of(&berth.id().to_string()).expect("it runs").cpu;
+    let (before, known, queried) = (cpu(), proxy.requests().len(), fake.asked().len());
+    after(ROUNDS).await;
+    let each = (cpu() - before).as_secs_f64() / f64::from(ROUNDS);
+    let is_read = |(method, uri): &&(Method, Uri)| {
+        *method == Method::GET && uri.query().is_none_or(|query| !query.contains("watch=true"))
+    };
+    let reads = proxy.requests()[known..].iter().filter(is_read).count() / ROUNDS as usize;
+    let queries = (fake.asked().len() - queried) / ROUNDS as usize;
+    let peak = usage_of(&berth.id().to_string()).expect("it runs").peak_resident_bytes as f64 / 1e6;
+    println!(
+        "{} workloads, {} pods: a round takes {each:.2} s of CPU, {reads} reads of the API server and {queries} queries; {peak:.0} MB \
+         at most",
+        size.workloads, size.containers
+    );
+    assert!(each <= 5.0 && reads <= 50, "{each} s, {reads} reads");
 }
 
 #[test]
