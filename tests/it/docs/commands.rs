@@ -298,6 +298,7 @@ const COVERED: &[Document] = &[
             ),
             ("berth replay recording.jsonl", "tests/it/replay.rs"),
             ("berth replay recording.jsonl --config packed.yaml", "tests/it/replay.rs"),
+            ("berth replay tuesday.jsonl --against today.jsonl", "tests/it/replay.rs"),
         ],
     },
     Document {
