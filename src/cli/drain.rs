@@ -39,6 +39,10 @@ pub struct DrainOptions {
     /// With --apply: time in which the pods of a node must run elsewhere.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "apply", value_parser = clap::value_parser!(u64).range(1..))]
     pub step_timeout: u64,
+    /// With --plan: print no moves, but the commands that annotate the pods that scale-ins should take instead, so that these nodes become
+    /// empty and the spread of the pods does not suffer.
+    #[arg(long, requires = "plan")]
+    pub deletion_costs: bool,
     #[command(flatten)]
     pub read: ReadOptions,
     /// Only nodes with these labels, such as pool=spot,zone=a.
@@ -83,7 +87,10 @@ pub fn drain(options: &DrainOptions) -> ExitCode {
 /// Prints a plan. Returns whether it has all named nodes.
 fn answer(options: &DrainOptions) -> Result<bool, Failure> {
     let plan = planned(options, options.nodes.clone())?;
-    answered(options.output, &plan, |out| show::table(&plan, width(), out))?;
+    answered(options.output, &plan, |out| match options.deletion_costs {
+        true => show::deletion_costs(&plan, out),
+        false => show::table(&plan, width(), out),
+    })?;
     Ok(options.nodes.is_empty() || plan.kept.is_empty())
 }
 

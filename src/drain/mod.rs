@@ -2,11 +2,13 @@
 //!
 //! May not know: kube's client, tokio, clocks.
 
+mod costs;
 mod plan;
 pub mod show;
 
 use serde::Serialize;
 
+pub use costs::{DELETION_COST, DeletionCost};
 pub use plan::plan;
 
 /// Version of the JSON format: fields are only added within a version.
@@ -49,6 +51,8 @@ pub struct DrainPlan {
     pub freed_cpu_milli: i64,
     /// Allocatable memory of the emptied nodes.
     pub freed_memory_bytes: i64,
+    /// In place of moves: the pods that a scale-in of their ReplicaSets should take, so that these nodes become empty.
+    pub deletion_costs: Vec<DeletionCost>,
 }
 
 /// A node that can be emptied after those before it.

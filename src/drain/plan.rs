@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use super::costs::deletion_costs;
 use super::{DRAIN_API_VERSION, DrainError, DrainPlan, DrainSubject, EmptiedNode, KeptNodes, PlannedMove};
 use crate::explain::World;
 use crate::trial::Trial;
@@ -356,8 +357,13 @@ impl<'a> Planner<'a> {
         let emptied: Vec<_> = nodes.iter().filter_map(|node| self.node(&node.node.as_str().into())).collect();
         let freed =
             |amount: fn(&Node) -> i64| emptied.iter().map(|node| amount(node)).fold(0, i64::saturating_add);
+        let names: Vec<Arc<str>> = nodes.iter().map(|node| node.node.as_str().into()).collect();
+        let inventory = self.trial.world.inventory();
+        let known = inventory.nodes().map(|node| (node.name.clone(), node.clone())).collect();
+        let bound = self.bound.iter().filter(|(uid, _)| !self.waited.contains(*uid)).map(|(_, pod)| pod);
         DrainPlan {
             api_version: DRAIN_API_VERSION,
+            deletion_costs: deletion_costs(&names, bound, &known),
             moves: nodes.iter().map(|node| node.moves.len()).sum(),
             nodes,
             kept,

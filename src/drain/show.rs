@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{DrainPlan, EmptiedNode, KeptNodes};
+use super::{DELETION_COST, DeletionCost, DrainPlan, EmptiedNode, KeptNodes};
 use crate::explain::show::{counted, some, wrapped};
 
 /// Nodes named with one reason.
@@ -28,6 +28,20 @@ pub fn table(plan: &DrainPlan, width: usize, out: &mut impl Write) -> io::Result
     }
     nodes.iter().try_for_each(|node| emptied(node, width, out))?;
     plan.kept.iter().try_for_each(|kept| reason(kept, width, out))
+}
+
+/// Writes a command for each pod that a scale-in should take.
+///
+/// # Errors
+/// Writing to `out` fails.
+pub fn deletion_costs(plan: &DrainPlan, out: &mut impl Write) -> io::Result<()> {
+    plan.deletion_costs.iter().try_for_each(|DeletionCost { namespace, name, cost }| {
+        writeln!(out, "kubectl annotate pod --overwrite -n {namespace} {name} {DELETION_COST}={cost}")
+    })?;
+    if plan.deletion_costs.is_empty() {
+        writeln!(out, "# no pod of a ReplicaSet is on a node that can be emptied, or their spread would suffer")?;
+    }
+    Ok(())
 }
 
 fn emptied(node: &EmptiedNode, width: usize, out: &mut impl Write) -> io::Result<()> {

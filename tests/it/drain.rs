@@ -177,6 +177,22 @@ fn spread_and_anti_affinity_of_the_pods_count_and_room_is_not_made_by_preemption
 }
 
 #[test]
+fn scale_ins_can_be_told_to_take_the_pods_of_nodes_that_can_go() {
+    let web = |name: &str, node: &str| placed(name, node, "1", json!({}));
+    let cluster = three_nodes().with(web("w1", "a")).with(web("w2", "b")).with(web("w3", "b"));
+    let told = plan(&cluster, &["a", "b"]);
+    let cost = |name: &str, cost: i32| json!({"namespace": "default", "name": name, "cost": cost});
+    assert_eq!(told["deletionCosts"], json!([cost("w1", -2), cost("w2", -1), cost("w3", -1)]), "{told}");
+    let commands = drain(&cluster.dump(), &["a", "--deletion-costs"]);
+    assert_eq!(
+        commands.out,
+        "kubectl annotate pod --overwrite -n default w1 controller.kubernetes.io/pod-deletion-cost=-1\n"
+    );
+    let none = drain(&three_nodes().dump(), &["--deletion-costs"]);
+    assert!(none.code == 0 && none.out.starts_with("# no pod"), "{}{}", none.out, none.err);
+}
+
+#[test]
 fn nodes_are_chosen_by_name_label_and_limits_and_those_of_the_control_plane_only_by_name() {
     let role = "node-role.kubernetes.io/control-plane";
     let master = json!({"metadata": {"labels": {role: ""}}, "spec": {"taints": [{"key": role, "effect": "NoSchedule"}]}});

@@ -156,6 +156,7 @@ const COVERED: &[Document] = &[
             ("berth drain --plan node-7 node-8", "tests/it/drain.rs, on dumps"),
             ("berth drain --plan -l pool=spot --max-moves 50 --max-nodes 3", "tests/it/drain.rs, on dumps"),
             ("berth drain --plan -f cluster.json -o json", "tests/it/drain.rs, on dumps"),
+            ("berth drain --plan --deletion-costs", "tests/it/drain.rs, on dumps"),
             ("berth drain --apply -l pool=spot --max-nodes 3", "tests/it/drain.rs, on a real API server"),
         ],
     },
