@@ -14,8 +14,8 @@ use super::failure::Failure;
 use super::output::{Output, answered, written};
 use super::progress::{ProgressBars, Stage};
 use crate::recording::{
-    ReadError, ReplayOutcome, ReplayReport, account, against, compare, open, read, replay as replayed, show, show_accounts,
-    show_settings,
+    ReadError, ReplayOutcome, ReplayReport, account, against, compare, open, read, replay as replayed, show,
+    show_accounts, show_settings,
 };
 use berth_config::Config;
 use berth_scheduler::recording::RecordingEntry;

@@ -69,7 +69,11 @@ impl<'a> Counts<'a> {
     }
 }
 
-fn domain(constraint: &SpreadConstraint, pod: &Pod, nodes: &HashMap<Arc<str>, Arc<Node>>) -> Option<Arc<str>> {
+fn domain(
+    constraint: &SpreadConstraint,
+    pod: &Pod,
+    nodes: &HashMap<Arc<str>, Arc<Node>>,
+) -> Option<Arc<str>> {
     let node = nodes.get(pod.node_name.as_ref()?)?;
     node.labels.get(&constraint.topology_key).map(Arc::from)
 }
@@ -88,7 +92,9 @@ pub fn deletion_costs<'a>(
     for pod in pods {
         by_namespace.entry(&pod.namespace).or_default().push(pod);
         let is_of_set = pod.peer.owner.as_ref().is_some_and(|owner| &*owner.kind == "ReplicaSet");
-        if let Some(node) = pod.node_name.as_ref().filter(|node| names.contains(node) && is_of_set && !pod.deleting) {
+        if let Some(node) =
+            pod.node_name.as_ref().filter(|node| names.contains(node) && is_of_set && !pod.deleting)
+        {
             leaving.entry(node).or_default().push(pod);
         }
     }
@@ -100,8 +106,8 @@ pub fn deletion_costs<'a>(
         for pod in there {
             let Some(owner) = &pod.peer.owner else { continue };
             let known = counts.entry((&pod.namespace, &owner.name)).or_insert_with(|| {
-                let constraints = pod.spread.constraints.iter();
-                constraints.map(|it| Counts::of(it, &by_namespace, nodes, &pod.namespace)).collect()
+                let constraints = pod.spec.as_ref().map_or(&[][..], |spec| &spec.spread.constraints);
+                constraints.iter().map(|it| Counts::of(it, &by_namespace, nodes, &pod.namespace)).collect()
             });
             if take(known, pod, nodes) {
                 let cost = at as i64 - emptied.len() as i64;
@@ -133,7 +139,7 @@ fn take(counts: &mut [Counts], pod: &Pod, nodes: &HashMap<Arc<str>, Arc<Node>>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_model::{Identity, LabelSelector, Peer, PodOwner, PodSelector, Spread};
+    use berth_model::{Identity, LabelSelector, Peer, PodOwner, PodSelector, PodSpec, Spread};
 
     fn node(name: &str, zone: &str) -> (Arc<str>, Arc<Node>) {
         let labels = [("zone", zone)].into_iter().collect();
@@ -168,7 +174,10 @@ mod tests {
             name: name.into(),
             node_name: Some(node.into()),
             peer: Arc::new(Peer { identity, owner: Some(owner), ..Peer::default() }),
-            spread: Spread { constraints, ..Spread::default() },
+            spec: Ok(Arc::new(PodSpec {
+                spread: Spread { constraints, ..Spread::default() },
+                ..PodSpec::default()
+            })),
             ..Pod::default()
         }
     }

@@ -39,7 +39,10 @@ pub fn deletion_costs(plan: &DrainPlan, out: &mut impl Write) -> io::Result<()> 
         writeln!(out, "kubectl annotate pod --overwrite -n {namespace} {name} {DELETION_COST}={cost}")
     })?;
     if plan.deletion_costs.is_empty() {
-        writeln!(out, "# no pod of a ReplicaSet is on a node that can be emptied, or their spread would suffer")?;
+        writeln!(
+            out,
+            "# no pod of a ReplicaSet is on a node that can be emptied, or their spread would suffer"
+        )?;
     }
     Ok(())
 }

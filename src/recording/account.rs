@@ -121,13 +121,16 @@ pub fn account(input: impl Read) -> anyhow::Result<RecordingAccount> {
 
 impl RecordingAccount {
     fn count(&mut self, decisions: &[PlacementDecision]) {
-        let times = |of: &dyn Fn(&PlacementDecision) -> Option<f64>| StageTimes::of(decisions.iter().filter_map(of));
+        let times =
+            |of: &dyn Fn(&PlacementDecision) -> Option<f64>| StageTimes::of(decisions.iter().filter_map(of));
         self.placed = decisions.len();
         self.until_choice = times(&|decision| Some(f64::from(decision.waited_ms) / 1e3));
-        self.choice = times(&|decision| (decision.choice_us > 0).then(|| f64::from(decision.choice_us) / 1e6));
+        self.choice =
+            times(&|decision| (decision.choice_us > 0).then(|| f64::from(decision.choice_us) / 1e6));
         self.bind = times(&|decision| Some(f64::from(decision.bind_ms) / 1e3));
         let mean = |sum: f64, of: usize| if of > 0 { sum / of as f64 } else { 0.0 };
-        self.attempts = mean(decisions.iter().map(|decision| f64::from(decision.attempts)).sum(), self.placed);
+        self.attempts =
+            mean(decisions.iter().map(|decision| f64::from(decision.attempts)).sum(), self.placed);
         self.conflicts = decisions.iter().map(|decision| u64::from(decision.conflicts)).sum();
         let circumstances = decisions.iter().filter_map(|decision| decision.circumstances.as_ref());
         self.nominated = circumstances.filter(|it| it.nominated).count();
@@ -160,7 +163,11 @@ pub fn against(before: RecordingAccount, after: RecordingAccount) -> AccountComp
 
 /// Returns what became slower, the worst first, each with what else changed that may be its cause.
 fn findings(before: &RecordingAccount, after: &RecordingAccount) -> Vec<String> {
-    type Stage = (&'static str, fn(&RecordingAccount) -> &StageTimes, fn(&RecordingAccount, &RecordingAccount) -> Vec<String>);
+    type Stage = (
+        &'static str,
+        fn(&RecordingAccount) -> &StageTimes,
+        fn(&RecordingAccount, &RecordingAccount) -> Vec<String>,
+    );
     let stages: [Stage; 3] = [
         ("until a node was chosen", |it| &it.until_choice, while_waiting),
         ("for the choice itself", |it| &it.choice, while_choosing),
@@ -172,7 +179,10 @@ fn findings(before: &RecordingAccount, after: &RecordingAccount) -> Vec<String> 
         if is - was >= GROWN_S && is >= was * (1.0 + GROWN_SHARE) {
             let causes = causes(before, after);
             let causes = if causes.is_empty() { String::new() } else { format!(": {}", causes.join("; ")) };
-            grown.push((is - was, format!("it took {is:.2} s {what} (99th percentile), before {was:.2} s{causes}")));
+            grown.push((
+                is - was,
+                format!("it took {is:.2} s {what} (99th percentile), before {was:.2} s{causes}"),
+            ));
         }
     }
     grown.sort_by(|(a, _), (b, _)| b.total_cmp(a));
@@ -186,7 +196,8 @@ fn findings(before: &RecordingAccount, after: &RecordingAccount) -> Vec<String> 
 fn while_waiting(before: &RecordingAccount, after: &RecordingAccount) -> Vec<String> {
     let mut causes = Vec::new();
     if after.attempts > before.attempts * (1.0 + GROWN_SHARE) {
-        let text = format!("a pod was tried {:.1} times, before {:.1} times", after.attempts, before.attempts);
+        let text =
+            format!("a pod was tried {:.1} times, before {:.1} times", after.attempts, before.attempts);
         causes.push(format!("{text}, as there was no room for it at first"));
     }
     if after.nodes < before.nodes * (1.0 - GROWN_SHARE / 2.0) {
@@ -201,7 +212,10 @@ fn while_waiting(before: &RecordingAccount, after: &RecordingAccount) -> Vec<Str
         }
     }
     if after.nominated * before.placed > before.nominated * after.placed {
-        causes.push(format!("{} pods waited for room that was made for them, before {}", after.nominated, before.nominated));
+        causes.push(format!(
+            "{} pods waited for room that was made for them, before {}",
+            after.nominated, before.nominated
+        ));
     }
     if causes.is_empty() && after.rate() > before.rate() * (1.0 + GROWN_SHARE) {
         causes.push(format!("{:.0} pods were placed a second, before {:.0}", after.rate(), before.rate()));
@@ -229,7 +243,11 @@ fn while_binding(_: &RecordingAccount, _: &RecordingAccount) -> Vec<String> {
 ///
 /// # Errors
 /// Writing to `out` fails.
-pub fn show_accounts(comparison: &AccountComparison, names: [&str; 2], out: &mut impl Write) -> io::Result<()> {
+pub fn show_accounts(
+    comparison: &AccountComparison,
+    names: [&str; 2],
+    out: &mut impl Write,
+) -> io::Result<()> {
     type Cell = fn(&RecordingAccount) -> String;
     fn times(times: &StageTimes) -> String {
         format!("{:.2}, {:.2} s", times.median, times.p99)
@@ -321,7 +339,10 @@ mod tests {
         let crowd = RecordingAccount { until_choice: p99(1.0), placed: 1_000, ..calm() };
         assert!(findings(&calm(), &crowd)[0].ends_with(": 10 pods were placed a second, before 1"));
         let preempting = RecordingAccount { until_choice: p99(1.0), nominated: 5, ..calm() };
-        assert!(findings(&calm(), &preempting)[0].ends_with("5 pods waited for room that was made for them, before 0"));
+        assert!(
+            findings(&calm(), &preempting)[0]
+                .ends_with("5 pods waited for room that was made for them, before 0")
+        );
         let varied = RecordingAccount { choice: p99(0.2), list_hits: 0.2, nodes: 100.0, ..calm() };
         assert!(findings(&calm(), &varied)[0].ends_with(
             ": a list of nodes was there already for 20.0 % of the choices, before for 95.0 %; there were 100 nodes, before 10"

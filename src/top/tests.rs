@@ -95,7 +95,13 @@ fn each_view_shows_what_the_events_told() {
         (4, &["2.0 MiB", "75%", "25%"]),
         (
             5,
-            &["shop/Deployment web", "6.00", "2.50", "all 7 workloads: 6.00 cores requested", "and 2 more workloads"],
+            &[
+                "shop/Deployment web",
+                "6.00",
+                "2.50",
+                "all 7 workloads: 6.00 cores requested",
+                "and 2 more workloads",
+            ],
         ),
     ] {
         screen.press(TopKey::Tab(tab));
@@ -151,7 +157,8 @@ fn another_version_and_broken_events_are_refused() {
     let mut state = TopState::default();
     let other = r#"{"apiVersion": "ui.berth.dev/v9", "version": "9"}"#;
     assert!(state.hear("hello", other).is_err_and(|error| error.to_string().contains("ui.berth.dev/v9")));
-    for event in ["hello", "nodes", "use", "totals", "queue", "agents", "gangs", "quotas", "recommendations"] {
+    for event in ["hello", "nodes", "use", "totals", "queue", "agents", "gangs", "quotas", "recommendations"]
+    {
         assert!(state.hear(event, "7").is_err(), "{event}");
     }
     assert!(state.hear("later", "7").is_ok(), "events of a newer version");

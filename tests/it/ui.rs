@@ -153,8 +153,11 @@ fn churn(engine: &Engine, stop: &AtomicBool) {
 
 /// A workload that requests more than recommended.
 fn surplus(at: usize) -> WorkloadSurplus {
-    let workload =
-        Workload { namespace: "shop".into(), kind: "Deployment".into(), name: format!("service-{at}").into() };
+    let workload = Workload {
+        namespace: "shop".into(),
+        kind: "Deployment".into(),
+        name: format!("service-{at}").into(),
+    };
     let (cpu, memory) = (100 * (at as i64 + 5), (at as i64 + 3) << 30);
     WorkloadSurplus {
         workload,
@@ -250,7 +253,8 @@ fn with_5_000_nodes_and_50_000_pods_the_page_does_not_stutter_and_its_stream_is_
                 browser.await_true("document.querySelector('#node-details').textContent.includes('worker-')");
                 browser.await_true("document.querySelectorAll('#queue-table tbody tr').length === 20");
                 browser.await_true("document.querySelectorAll('#summary-table tbody tr').length === 12");
-                browser.await_true("document.querySelectorAll('#recommendations-table tbody tr').length === 30");
+                browser
+                    .await_true("document.querySelectorAll('#recommendations-table tbody tr').length === 30");
                 for (of, expected) in [
                     ("#recommendations-table tbody tr", "Deployment service-39shop404.41.4742 GiB21 GiB"),
                     ("#recommendations-more", "10 more are not listed."),

@@ -14,7 +14,7 @@ mod usage;
 pub use api::{ApiError, Recommending, lists_of};
 pub use checkpoints::{DIMENSIONS, FoundCheckpoint, OPEN_WINDOWS, Saved, Written};
 pub use events::{EVICTIONS_MAX, Evictions, PressureEviction};
-pub(crate) use objects::{Quantities, amounts, quantity};
 pub use objects::{LAST_EVICTION, USAGE, read_vpa, status_patch};
+pub(crate) use objects::{Quantities, amounts, quantity};
 pub use owners::{OwnerResolver, TopOwner};
 pub use usage::{ContainerUsage, PodUsage};

@@ -17,8 +17,8 @@ use super::dimensions::DimensionMetrics;
 use super::encode::{MetricLabels, counters, gauges};
 use super::quality::{QualityMetrics, same_name_counts};
 use berth_prometheus::{PrometheusSource, QueryCounters, REQUEST_SECONDS, Skip};
-use berth_rightsizing::recommend::{Refused, Surplus};
 use berth_rightsizing::recommend::store::StoreCounts;
+use berth_rightsizing::recommend::{Refused, Surplus};
 
 /// Labels of the gauge that counts VPAs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -111,16 +111,16 @@ const COVERED: &[Document] = &[
                 BENCHMARK,
             ),
             (
-                "cargo bench --bench cluster -- --workload pod-groups --nodes 1000 --pods 8000 --subjects null,berth,kube-scheduler",
+                "cargo bench --bench cluster -- --workload pod-groups --nodes 1000 --pods 8000 --subjects null,berth,kube-scheduler --repeat 3",
                 BENCHMARK,
             ),
             (
-                "cargo bench --bench cluster -- --workload gangs --nodes 1000 --pods 8000 --subjects null,berth --repeat 2",
+                "cargo bench --bench cluster -- --workload gangs --nodes 1000 --pods 8000 --subjects null,berth --repeat 3",
                 BENCHMARK,
             ),
             (
                 "cargo bench --bench cluster -- --workload basic,extended-resource --subjects berth,kube-scheduler --nodes 1000 \
-                 --pods 3000",
+                 --pods 3000 --repeat 3",
                 BENCHMARK,
             ),
             ("cargo bench -p berth-scheduler --bench tenants -- --pods 10000 --seconds 8", BENCHMARK),

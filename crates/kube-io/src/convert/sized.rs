@@ -59,7 +59,10 @@ impl LeanPod {
             }),
             template_hash: metadata.labels.as_ref().and_then(|all| all.get("pod-template-hash")).cloned(),
             node: spec.node_name.as_deref().filter(|name| !name.is_empty()).map(Arc::from),
-            created: metadata.creation_timestamp.as_ref().and_then(|time| time.0.as_nanosecond().try_into().ok()),
+            created: metadata
+                .creation_timestamp
+                .as_ref()
+                .and_then(|time| time.0.as_nanosecond().try_into().ok()),
             started: status.start_time.as_deref().and_then(|text| time::from_text(text).ok()),
             is_pending: status.phase.as_deref() != Some("Running"),
             is_ready: status.conditions.ready,

@@ -213,7 +213,10 @@ pub fn read_vpa(json: &str) -> Result<Vpa, String> {
     Ok(Vpa {
         created: metadata.creation_timestamp.and_then(|text| time::from_text(&text).ok()).unwrap_or(0),
         usage: metadata.annotations.remove(USAGE).map(String::into_boxed_str),
-        last_eviction: metadata.annotations.get(LAST_EVICTION).and_then(|text| serde_json::from_str(text).ok()),
+        last_eviction: metadata
+            .annotations
+            .get(LAST_EVICTION)
+            .and_then(|text| serde_json::from_str(text).ok()),
         estimator: metadata.annotations.get(ESTIMATOR).and_then(|text| Method::parse(text).transpose()),
         integer_cpu: metadata.annotations.iter().filter_map(integer).collect(),
         is_managed: metadata.labels.get(MANAGED_BY).is_some_and(|by| by == OURS),

@@ -55,7 +55,9 @@ impl WorkloadSurplus {
 
     /// Returns what the recommendation would save, in the cost of cores.
     fn saving(&self) -> f64 {
-        let spare = |resource: fn(&NodeSize) -> i64| resource(&self.requested) as f64 - resource(&self.recommended) as f64;
+        let spare = |resource: fn(&NodeSize) -> i64| {
+            resource(&self.requested) as f64 - resource(&self.recommended) as f64
+        };
         spare(|size| size.cpu) / 1_000.0 + spare(|size| size.memory) / BYTES_PER_CORE
     }
 }
@@ -106,9 +108,16 @@ mod tests {
     #[test]
     fn requests_and_recommendations_are_those_of_all_pods_where_there_is_a_recommendation() {
         let size = |cpu, memory| PerResource { cpu, memory };
-        let requests =
-            [("app".to_owned(), size(500, GI)), ("proxy".to_owned(), size(100, 7)), ("off".to_owned(), size(9, 9))];
-        let recommendations = [target("app", Some(200), Some(2 * GI)), target("proxy", Some(50), None), target("gone", Some(9), None)];
+        let requests = [
+            ("app".to_owned(), size(500, GI)),
+            ("proxy".to_owned(), size(100, 7)),
+            ("off".to_owned(), size(9, 9)),
+        ];
+        let recommendations = [
+            target("app", Some(200), Some(2 * GI)),
+            target("proxy", Some(50), None),
+            target("gone", Some(9), None),
+        ];
         let web = WorkloadSurplus::of(workload("web"), 3, &requests.into(), &recommendations);
         assert_eq!((web.requested, web.recommended), (size(1_800, 3 * GI), size(750, 6 * GI)));
     }
@@ -135,7 +144,12 @@ mod tests {
     #[test]
     fn no_amounts_overflow() {
         let size = PerResource { cpu: i64::MAX, memory: i64::MAX };
-        let huge = WorkloadSurplus::of(workload("w"), usize::MAX, &[("app".to_owned(), size)].into(), &[target("app", Some(0), Some(1))]);
+        let huge = WorkloadSurplus::of(
+            workload("w"),
+            usize::MAX,
+            &[("app".to_owned(), size)].into(),
+            &[target("app", Some(0), Some(1))],
+        );
         let all: Surplus = [huge.clone(), huge].into_iter().collect();
         assert_eq!((all.over, all.requested), (2, size));
     }

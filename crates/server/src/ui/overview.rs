@@ -373,9 +373,7 @@ fn agents(engine: &Engine, dispatched: &[u64]) -> Value {
 
 /// Returns what workloads request beyond their recommendations.
 fn recommendations(surplus: &Surplus) -> Value {
-    let both = |requested: NodeSize, recommended: NodeSize| {
-        json!({"cpuMilli": [requested.cpu, recommended.cpu], "memory": [requested.memory, recommended.memory]})
-    };
+    let both = |requested: NodeSize, recommended: NodeSize| json!({"cpuMilli": [requested.cpu, recommended.cpu], "memory": [requested.memory, recommended.memory]});
     let shown = |one: &WorkloadSurplus| {
         json!({
             "namespace": one.workload.namespace, "kind": one.workload.kind, "name": one.workload.name, "pods": one.pods,

@@ -324,7 +324,8 @@ fn what_workloads_request_beyond_their_recommendations_is_shown_while_it_is_know
         recommender.workloads_request([web].into_iter().collect());
         viewer.read(&overview.advance(engine, &sources, 0));
         let sizes = json!({"cpuMilli": [900, 200], "memory": [30, 10]});
-        let web = json!({"namespace": "shop", "kind": "Deployment", "name": "web", "pods": 2, "sizes": sizes});
+        let web =
+            json!({"namespace": "shop", "kind": "Deployment", "name": "web", "pods": 2, "sizes": sizes});
         let expected = json!({"workloads": 1, "sizes": sizes, "largest": [web], "leftOut": 0});
         assert_eq!(viewer.section("recommendations"), &expected);
         recommender.rests();

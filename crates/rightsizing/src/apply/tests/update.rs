@@ -13,7 +13,11 @@ const NOW: i64 = 1_000 * HOUR;
 
 fn running(name: &str, cpu: i64) -> SizedPod {
     let (created, started) = (Some(NOW - 25 * HOUR), Some(NOW - 24 * HOUR));
-    SizedPod { created, started, ..pod(name, vec![container("app", amounts(cpu, MI), OptionalAmounts::default())]) }
+    SizedPod {
+        created,
+        started,
+        ..pod(name, vec![container("app", amounts(cpu, MI), OptionalAmounts::default())])
+    }
 }
 
 fn for_cpu(mode: &str, target: i64, bounds: (i64, i64)) -> Vpa {

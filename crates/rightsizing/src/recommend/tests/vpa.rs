@@ -31,6 +31,7 @@ pub fn vpa(name: &str, created: i64, target: &str) -> Vpa {
         integer_cpu: Vec::new(),
         estimator: None,
         usage: None,
+        last_eviction: None,
         status: Status::default(),
     }
 }
