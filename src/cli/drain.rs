@@ -40,7 +40,7 @@ pub struct DrainOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "apply", value_parser = clap::value_parser!(u64).range(1..))]
     pub step_timeout: u64,
     /// With --plan: print no moves, but the commands that annotate the pods that scale-ins should take instead, so that these nodes become
-    /// empty and the spread of the pods does not suffer.
+    /// empty and topology spread constraints stay met.
     #[arg(long, requires = "plan")]
     pub deletion_costs: bool,
     #[command(flatten)]

@@ -199,7 +199,7 @@ fn key_of(event: &Event) -> Option<TopKey> {
         return None;
     };
     Some(match code {
-        KeyCode::Char(digit @ '1'..='5') => TopKey::Tab(*digit as usize - '1' as usize),
+        KeyCode::Char(digit @ '1'..='6') => TopKey::Tab(*digit as usize - '1' as usize),
         KeyCode::Tab | KeyCode::Right => TopKey::NextTab,
         KeyCode::BackTab | KeyCode::Left => TopKey::PreviousTab,
         KeyCode::Down | KeyCode::Char('j') => TopKey::Down(1),

@@ -22,22 +22,34 @@ pub struct DeletionCost {
     pub cost: i32,
 }
 
-/// Pods with a node, by topology domain, for one constraint of a ReplicaSet's pods.
+/// Pods with a node, by topology domain, for one constraint of a ReplicaSet's pods. Domains all of whose nodes become empty are left out:
+/// they are to be without pods.
 struct Counts<'a> {
     constraint: &'a SpreadConstraint,
-    by_domain: BTreeMap<Arc<str>, i64>,
+    by_domain: BTreeMap<&'a str, i64>,
 }
 
-impl<'a> Counts<'a> {
-    fn of(
-        constraint: &'a SpreadConstraint,
-        pods: &HashMap<&Arc<str>, Vec<&Pod>>,
-        nodes: &HashMap<Arc<str>, Arc<Node>>,
-        namespace: &Arc<str>,
-    ) -> Counts<'a> {
+/// The cluster that is to be scaled in.
+struct Site<'a> {
+    nodes: &'a HashMap<Arc<str>, Arc<Node>>,
+    emptied: HashSet<&'a Arc<str>>,
+    /// Pods that are not being deleted, by namespace.
+    pods: HashMap<&'a Arc<str>, Vec<&'a Pod>>,
+}
+
+impl<'a> Site<'a> {
+    fn domain(&self, constraint: &SpreadConstraint, pod: &Pod) -> Option<&'a str> {
+        self.nodes.get(pod.node_name.as_ref()?)?.labels.get(&constraint.topology_key)
+    }
+
+    /// Counts the pods of this constraint.
+    fn count(&self, constraint: &'a SpreadConstraint, namespace: &Arc<str>) -> Counts<'a> {
+        let stay = self.nodes.values().filter(|node| !self.emptied.contains(&node.name));
+        let domains = stay.filter_map(|node| node.labels.get(&constraint.topology_key));
+        let stay: HashSet<&str> = domains.collect();
         let mut by_domain = BTreeMap::new();
-        for pod in pods.get(namespace).into_iter().flatten() {
-            if let Some(domain) = domain(constraint, pod, nodes)
+        for pod in self.pods.get(namespace).into_iter().flatten() {
+            if let Some(domain) = self.domain(constraint, pod).filter(|domain| stay.contains(domain))
                 && constraint.selector.matches(&pod.peer.identity)
             {
                 *by_domain.entry(domain).or_default() += 1;
@@ -46,55 +58,51 @@ impl<'a> Counts<'a> {
         Counts { constraint, by_domain }
     }
 
+    /// Takes the pod away from all counts, or from none: then the spread would suffer.
+    fn take(&self, counts: &mut [Counts], pod: &Pod) -> bool {
+        let domains: Vec<_> = counts.iter().map(|counts| self.domain(counts.constraint, pod)).collect();
+        let before: Vec<i64> = counts.iter().map(Counts::skew).collect();
+        let add = |counts: &mut [Counts], by: i64| {
+            for (counts, domain) in counts.iter_mut().zip(&domains) {
+                let pods = domain.and_then(|domain| counts.by_domain.get_mut(domain));
+                if let Some(pods) = pods.filter(|_| counts.constraint.self_match) {
+                    *pods += by;
+                }
+            }
+        };
+        add(counts, -1);
+        let allowed = |(counts, before): (&Counts, &i64)| {
+            counts.skew() <= (*before).max(counts.constraint.max_skew.into())
+        };
+        let is_fine = counts.iter().zip(&before).all(allowed);
+        if !is_fine {
+            add(counts, 1);
+        }
+        is_fine
+    }
+}
+
+impl Counts<'_> {
     fn skew(&self) -> i64 {
         let most = self.by_domain.values().max().copied().unwrap_or(0);
         most - self.by_domain.values().min().copied().unwrap_or(0)
     }
-
-    /// Takes a pod of this domain away, or returns that the spread would suffer.
-    fn take(&mut self, domain: &Arc<str>) -> bool {
-        let before = self.skew();
-        if let Some(pods) = self.by_domain.get_mut(domain) {
-            *pods -= 1;
-        }
-        let is_fine = self.skew() <= before.max(self.constraint.max_skew.into());
-        if !is_fine {
-            self.put_back(domain);
-        }
-        is_fine
-    }
-
-    fn put_back(&mut self, domain: &Arc<str>) {
-        *self.by_domain.entry(domain.clone()).or_default() += 1;
-    }
-}
-
-fn domain(
-    constraint: &SpreadConstraint,
-    pod: &Pod,
-    nodes: &HashMap<Arc<str>, Arc<Node>>,
-) -> Option<Arc<str>> {
-    let node = nodes.get(pod.node_name.as_ref()?)?;
-    node.labels.get(&constraint.topology_key).map(Arc::from)
 }
 
 /// Returns the costs of the pods of ReplicaSets on these nodes, which are in the order in which they are to be emptied: the first one
-/// first. Pods without which the others of their spread constraints would be more uneven than allowed, and than now, are left out; what
-/// was counted is a scale-in that takes the pods in this order. `pods`: all pods with a node.
+/// first. Pods without which the others of their topology spread constraints would be more uneven than allowed, and than now, are left
+/// out; what was counted is a scale-in that takes the pods in this order. `pods`: all pods with a node.
 pub fn deletion_costs<'a>(
-    emptied: &[Arc<str>],
+    emptied: &'a [Arc<str>],
     pods: impl Iterator<Item = &'a Pod>,
-    nodes: &HashMap<Arc<str>, Arc<Node>>,
+    nodes: &'a HashMap<Arc<str>, Arc<Node>>,
 ) -> Vec<DeletionCost> {
-    let mut by_namespace: HashMap<&Arc<str>, Vec<&Pod>> = HashMap::new();
+    let mut site = Site { nodes, emptied: emptied.iter().collect(), pods: HashMap::new() };
     let mut leaving: BTreeMap<&Arc<str>, Vec<&Pod>> = BTreeMap::new();
-    let names: HashSet<&Arc<str>> = emptied.iter().collect();
-    for pod in pods {
-        by_namespace.entry(&pod.namespace).or_default().push(pod);
+    for pod in pods.filter(|pod| !pod.deleting) {
+        site.pods.entry(&pod.namespace).or_default().push(pod);
         let is_of_set = pod.peer.owner.as_ref().is_some_and(|owner| &*owner.kind == "ReplicaSet");
-        if let Some(node) =
-            pod.node_name.as_ref().filter(|node| names.contains(node) && is_of_set && !pod.deleting)
-        {
+        if let Some(node) = pod.node_name.as_ref().filter(|node| is_of_set && site.emptied.contains(node)) {
             leaving.entry(node).or_default().push(pod);
         }
     }
@@ -107,9 +115,9 @@ pub fn deletion_costs<'a>(
             let Some(owner) = &pod.peer.owner else { continue };
             let known = counts.entry((&pod.namespace, &owner.name)).or_insert_with(|| {
                 let constraints = pod.spec.as_ref().map_or(&[][..], |spec| &spec.spread.constraints);
-                constraints.iter().map(|it| Counts::of(it, &by_namespace, nodes, &pod.namespace)).collect()
+                constraints.iter().map(|it| site.count(it, &pod.namespace)).collect()
             });
-            if take(known, pod, nodes) {
+            if site.take(known, pod) {
                 let cost = at as i64 - emptied.len() as i64;
                 let cost = i32::try_from(cost).unwrap_or(i32::MIN);
                 costs.push(DeletionCost { namespace: pod.namespace.clone(), name: pod.name.clone(), cost });
@@ -119,35 +127,19 @@ pub fn deletion_costs<'a>(
     costs
 }
 
-/// Takes the pod away from all counts, or from none.
-fn take(counts: &mut [Counts], pod: &Pod, nodes: &HashMap<Arc<str>, Arc<Node>>) -> bool {
-    let mut taken: Vec<(usize, Arc<str>)> = Vec::new();
-    for at in 0..counts.len() {
-        let Some(domain) = domain(counts[at].constraint, pod, nodes) else { continue };
-        if !counts[at].constraint.self_match {
-            continue;
-        }
-        if !counts[at].take(&domain) {
-            taken.iter().for_each(|(at, domain)| counts[*at].put_back(domain));
-            return false;
-        }
-        taken.push((at, domain));
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use berth_model::{Identity, LabelSelector, Peer, PodOwner, PodSelector, PodSpec, Spread};
 
     fn node(name: &str, zone: &str) -> (Arc<str>, Arc<Node>) {
-        let labels = [("zone", zone)].into_iter().collect();
+        let labels = [("zone", zone), ("host", name)].into_iter().collect();
         (name.into(), Arc::new(Node { name: name.into(), labels, ..Node::default() }))
     }
 
     fn nodes() -> HashMap<Arc<str>, Arc<Node>> {
-        [node("a1", "a"), node("a2", "a"), node("b1", "b"), node("c1", "c")].into()
+        let names = ["a1", "a2", "b1", "b2", "c1", "c2"];
+        names.map(|name| node(name, &name[..1])).into()
     }
 
     fn pod(name: &str, kind: &str, node: &str, skew: i32) -> Pod {
@@ -197,6 +189,20 @@ mod tests {
             pod("s", "StatefulSet", "b1", 0),
         ];
         assert_eq!(costs(&["b1", "a1"], &pods), [("p".to_owned(), -2), ("q".to_owned(), -1)]);
+    }
+
+    #[test]
+    fn a_node_or_zone_that_becomes_empty_may_lose_all_its_pods() {
+        let at = [("p1", "a1"), ("p2", "a1"), ("p3", "b1"), ("p4", "b1"), ("p5", "c1"), ("p6", "c1")];
+        let by_host = at.map(|(name, node)| {
+            let pod = pod(name, "ReplicaSet", node, 1);
+            let mut spec = PodSpec::clone(pod.spec.as_ref().expect("valid"));
+            spec.spread.constraints[0].topology_key = "host".into();
+            Pod { spec: Ok(Arc::new(spec)), ..pod }
+        });
+        assert_eq!(costs(&["a1"], &by_host).len(), 2);
+        let by_zone = at.map(|(name, node)| pod(name, "ReplicaSet", node, 1));
+        assert_eq!(costs(&["a1", "a2"], &by_zone).len(), 2);
     }
 
     #[test]

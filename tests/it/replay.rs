@@ -129,7 +129,8 @@ async fn what_was_recorded_is_decided_again_also_after_a_kill() {
     let of = |key: &str| ["before", "after"].map(|which| report[which][key].as_f64().expect("a number"));
     let [before, after] = of("placed");
     assert!(before >= 62.0 && after >= 5.0, "{report}");
-    assert_eq!(of("nodes"), [4.0, 4.0]);
+    // They come one by one.
+    assert!(of("nodes").iter().all(|nodes| *nodes > 1.0 && *nodes <= 4.0), "{report}");
     let ran = replay(killed, &["-o", "json"]);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     let report: Value = serde_json::from_str(&ran.out).expect("JSON");

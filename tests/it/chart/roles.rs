@@ -121,14 +121,15 @@ const APPLYING: [&str; 6] = [
     "+ClusterRole batch/jobs [list,watch]",
 ];
 
-/// Added by the updater: resizes, evictions, and whether upstream's components run.
-const UPDATING: [&str; 9] = [
+/// Added by the updater: resizes, evictions, notes of them, and whether upstream's components run.
+const UPDATING: [&str; 10] = [
     APPLYING[0],
     "+ClusterRole /pods/eviction [create]",
     "+ClusterRole /pods/resize [patch]",
     APPLYING[1],
     APPLYING[2],
     APPLYING[3],
+    "+ClusterRole autoscaling.k8s.io/verticalpodautoscalers [patch]",
     APPLYING[4],
     APPLYING[5],
     "+ClusterRole coordination.k8s.io/leases:vpa-updater,vpa-admission-controller [get]",

@@ -353,12 +353,11 @@ async fn a_cold_start_with_a_point_a_minute_is_cheaper_than_upstreams() {
 
 /// Returns the usage of the containers of the namespaces that are asked for.
 fn usage(size: &Size, asked: &RecordedRequest) -> String {
-    if asked.is_count() {
+    let namespaces = asked.query().split_once(r#"namespace=~""#).and_then(|(_, rest)| rest.split_once('"'));
+    let Some((namespaces, _)) = namespaces.filter(|_| !asked.is_count()) else {
         return asked.answer();
-    }
-    let (query, time) = (asked.query(), &asked.form["time"]);
-    let namespaces = query.split_once(r#"namespace=~""#).and_then(|(_, rest)| rest.split_once('"'));
-    let namespaces: Vec<&str> = namespaces.expect("namespaces").0.split('|').collect();
+    };
+    let (namespaces, time): (Vec<&str>, _) = (namespaces.split('|').collect(), &asked.form["time"]);
     let value = if asked.is_cpu() { "0.25" } else { "209715200" };
     let pods = size.pods().filter(|(namespace, ..)| namespaces.contains(&&**namespace));
     let results = pods.map(|(namespace, _, pod)| {

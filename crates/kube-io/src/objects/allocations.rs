@@ -361,7 +361,7 @@ struct PodGroupSpec {
     scheduling_policy: SchedulingPolicy,
     #[serde(deserialize_with = "nullable")]
     scheduling_constraints: SchedulingConstraints,
-    disruption_mode: Option<String>,
+    disruption_mode: Option<DisruptionMode>,
     parent_composite_pod_group_name: Option<String>,
 }
 
@@ -391,6 +391,14 @@ struct TopologyConstraint {
     key: String,
 }
 
+/// A name in v1alpha2; later an object with one of these fields.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum DisruptionMode {
+    Named(String),
+    Chosen { single: Option<Value>, all: Option<Value> },
+}
+
 fn grouped(minimum: u32) -> GangRole {
     GangRole { name: Arc::from(""), members: RoleMembers::Grouped, minimum }
 }
@@ -410,10 +418,18 @@ fn pod_group(spec: Value, interner: &mut Interner) -> Read {
     if spec.parent_composite_pod_group_name.is_some_and(|name| !name.is_empty()) {
         read.note("spec.parentCompositePodGroupName: berth does not place composite pod groups");
     }
-    match spec.disruption_mode.as_deref() {
-        None | Some("" | "Pod") => {}
-        Some("PodGroup") => read.evicted_whole = true,
-        Some(other) => read.note(format!("spec.disruptionMode is {other:?}: it must be Pod or PodGroup")),
+    match spec.disruption_mode {
+        None => {}
+        Some(DisruptionMode::Named(mode)) => match &*mode {
+            "" | "Pod" => {}
+            "PodGroup" => read.evicted_whole = true,
+            other => read.note(format!("spec.disruptionMode is {other:?}: it must be Pod or PodGroup")),
+        },
+        Some(DisruptionMode::Chosen { single, all }) => match (single, all) {
+            (_, None) => {}
+            (None, Some(_)) => read.evicted_whole = true,
+            (Some(_), Some(_)) => read.note("spec.disruptionMode has single and all: set only one of them"),
+        },
     }
     match spec.scheduling_constraints.topology.as_slice() {
         [] => {}

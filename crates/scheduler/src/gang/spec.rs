@@ -58,9 +58,8 @@ pub struct Allocation {
     /// `None`: no timeout.
     pub timeout: Option<Duration>,
     pub topology: Option<GangTopology>,
-    /// Members with a node are evicted all together or not at all (a PodGroup's `disruptionMode: PodGroup`); otherwise
-    /// the minimum of each role stays.
-    #[serde(default)]
+    /// Members with a node are evicted all together or not at all (a PodGroup's `disruptionMode: PodGroup`, later
+    /// `{all: {}}`); otherwise the minimum of each role stays.
     pub evicted_whole: bool,
     /// The minimum was bound before, according to the object: later members are scheduled one by one.
     pub was_scheduled: bool,

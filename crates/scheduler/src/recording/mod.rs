@@ -26,7 +26,7 @@ use crate::dispatch::Estimator;
 use crate::scheduler::SchedulerConfig;
 
 /// Version of all that is written here. A program reads only its own.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The first record: what the scheduler began with.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -125,7 +125,15 @@ fn a_pod_group_asks_for_its_minimum_or_for_nothing_together() {
         (group.problem, group.evicted_whole)
     };
     assert_eq!(["PodGroup", "Pod"].map(|mode| evicted_whole(json!(mode))), [(None, true), (None, false)]);
-    assert_eq!(evicted_whole(Value::Null), (None, false));
+    let chosen = [
+        json!({"all": {}}),
+        json!({"single": {}}),
+        json!({"all": null, "single": {}}),
+        json!({}),
+        Value::Null,
+    ];
+    let whole = chosen.map(|mode| evicted_whole(mode).1);
+    assert_eq!(whole, [true, false, false, false, false]);
     let basic = read::<LeanPodGroup>(&json!({"schedulingPolicy": {"basic": {}}}));
     assert_eq!((basic.problem.as_deref(), &*basic.roles, basic.topology), (None, &[grouped(0)][..], None));
 }
@@ -153,6 +161,11 @@ fn a_pod_group_that_cannot_be_understood_keeps_its_pods_waiting() {
             json!({"schedulingPolicy": {"basic": {}}, "disruptionMode": "pod"}),
             "spec.disruptionMode is \"pod\"",
         ),
+        (
+            json!({"schedulingPolicy": {"basic": {}}, "disruptionMode": {"single": {}, "all": {}}}),
+            "spec.disruptionMode has single and all",
+        ),
+        (json!({"schedulingPolicy": {"basic": {}}, "disruptionMode": 7}), "spec: data did not match"),
         (
             json!({"schedulingPolicy": {"basic": {}}, "parentCompositePodGroupName": "all"}),
             "spec.parentCompositePodGroupName",
