@@ -305,9 +305,8 @@ mod tests {
         StageTimes { p99, ..StageTimes::default() }
     }
 
-    #[test]
-    fn the_slowest_stage_comes_first_with_what_changed_besides() {
-        let full = RecordingAccount {
+    fn full() -> RecordingAccount {
+        RecordingAccount {
             until_choice: p99(12.0),
             bind: p99(0.5),
             attempts: 6.3,
@@ -315,8 +314,22 @@ mod tests {
             nodes: 8.0,
             waiting: 7,
             ..calm()
-        };
-        let found = findings(&calm(), &full);
+        }
+    }
+
+    #[test]
+    fn the_example_on_the_page_is_what_two_recordings_make() {
+        let mut out = Vec::new();
+        let names = ["tuesday.jsonl", "today.jsonl"];
+        show_accounts(&against(calm(), full()), names, &mut out).expect("written");
+        let out = String::from_utf8(out).expect("text");
+        let page = include_str!("../../docs/replay.md");
+        assert!(page.contains(&format!("```\n{out}```\n")), "{out}");
+    }
+
+    #[test]
+    fn the_slowest_stage_comes_first_with_what_changed_besides() {
+        let found = findings(&calm(), &full());
         assert_eq!(
             found,
             [
@@ -327,7 +340,7 @@ mod tests {
                 "7 pods have no node at the end, before 0",
             ]
         );
-        assert_eq!(findings(&full, &calm()), [""; 0], "it became faster");
+        assert_eq!(findings(&full(), &calm()), [""; 0], "it became faster");
     }
 
     #[test]
