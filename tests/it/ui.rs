@@ -274,6 +274,7 @@ fn with_5_000_nodes_and_50_000_pods_the_page_does_not_stutter_and_its_stream_is_
                 assert!(browser.picture("large") > 50_000);
                 for (screen, name) in [
                     (Screen { dark: true, height: 1_250, ..DESKTOP }, "large-dark"),
+                    (Screen { height: 3_600, ..DESKTOP }, "large-tables"),
                     (Screen { height: 2_400, ..PHONE }, "large-phone"),
                 ] {
                     browser.show_on(screen);
