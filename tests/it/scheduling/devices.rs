@@ -196,9 +196,11 @@ async fn pods_preempt_less_important_ones_for_their_devices_and_get_them_from_th
     let of = |priority: &str, template: &str| {
         with(uses("resourceClaimTemplateName", template), json!({"priorityClassName": priority}))
     };
-    create_users(&client, "low", 2, of("low", "one")).await;
+    // Two agents at once may choose different nodes for two pods.
+    let there = |node: &str, pod: Value| with(pod, json!({"nodeSelector": {"kubernetes.io/hostname": node}}));
+    create_users(&client, "low", 2, there("node-0", of("low", "one"))).await;
     await_bound(&client, SOON, 2, |_| true).await;
-    create_users(&client, "middle", 2, of("middle", "one")).await;
+    create_users(&client, "middle", 2, there("node-1", of("middle", "one"))).await;
     await_bound(&client, SOON, 4, |_| true).await;
     // Less important, and without devices: nobody gains by its eviction.
     create_pods(&client, &Pods { prefix: "plain", count: 1, ..Pods::default() }, |_, _| {}).await;
