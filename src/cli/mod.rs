@@ -67,9 +67,10 @@ pub enum Command {
     Drain(DrainOptions),
     /// Tell why a placed pod has its node: what was compared, what decided, and how long each stage took.
     Why(WhyOptions),
-    /// Watch a running berth in this terminal: nodes, queue, gangs, quotas, agents and sizes, live.
+    /// Watch a running berth in this terminal: nodes, queue, gangs, quotas, agents and recommendations, live.
     Top(TopOptions),
-    /// Serve the page of a running berth to a browser on this machine: nodes, queue, agents, gangs and quotas, live.
+    /// Serve the page of a running berth to a browser on this machine: nodes, queue, agents, gangs, quotas and recommendations,
+    /// live.
     Ui(UiOptions),
     /// Recommend requests of containers from their usage in Prometheus; or backtest estimators on recorded
     /// usage.

@@ -1,17 +1,15 @@
 //! What happened in a recording: where the time of placed pods went, and what changed since another one.
 
 use std::io::{self, Read, Write};
-use std::time::Duration;
 
 use anyhow::bail;
 use serde::Serialize;
 
+use super::compare::{Row, percent_of, side_by_side};
 use super::node_use::NodeUse;
-use super::read::{ReadError, read};
-use super::replay::Stop;
-use crate::columns;
+use super::replay::{ReplayEnd, replay_each};
 use berth_scheduler::decisions::{ListUse, PlacementDecision};
-use berth_scheduler::recording::{Difference, RecordingEntry, Replay};
+use berth_scheduler::recording::{Difference, Opening};
 
 const API_VERSION: &str = "against.berth.dev/v1";
 /// Decisions that the replayed scheduler remembers; they are read after each entry.
@@ -78,39 +76,28 @@ pub struct AccountComparison {
 /// # Errors
 /// The recording cannot be read, is of another format, or is decided otherwise by this version.
 pub fn account(input: impl Read) -> anyhow::Result<RecordingAccount> {
-    let mut under_way: Option<Replay> = None;
     let (mut found, mut nodes, mut decisions, mut seen) =
         (RecordingAccount::default(), NodeUse::default(), Vec::new(), 0);
-    let ended = read(input, |record| {
-        let Some(replay) = &mut under_way else {
-            let mut opening = record.opening()?;
-            found.recorded_by.clone_from(&opening.version);
-            let remembered = &mut opening.config.remembered_decisions;
-            *remembered = REMEMBERED_MIN.max(*remembered);
-            under_way = Some(Replay::begin(opening).map_err(ReadError::from)?);
-            return Ok(());
-        };
-        let entry: RecordingEntry = record.parse()?;
-        let now = Duration::from_nanos(entry.at);
-        found.seconds = now.as_secs_f64();
-        if let Some(difference) = replay.hear(entry).map_err(ReadError::from)? {
-            return Err(Stop::Different(difference));
-        }
+    let (recorded_by, seconds) = (&mut found.recorded_by, &mut found.seconds);
+    let begin = |opening: &mut Opening| {
+        recorded_by.clone_from(&opening.version);
+        let remembered = &mut opening.config.remembered_decisions;
+        *remembered = REMEMBERED_MIN.max(*remembered);
+    };
+    let ReplayEnd { replay, difference, .. } = replay_each(input, begin, |replay, now| {
+        *seconds = now.as_secs_f64();
         nodes.sample(replay.scheduler(), now);
         let page = replay.scheduler().decisions().page(seen, usize::MAX, now);
         seen = page.first + page.decisions.len() as u64;
         decisions.extend(page.decisions.into_iter().map(|(decision, _)| decision));
-        Ok(())
-    });
-    match ended {
-        Ok(_) => {}
-        Err(Stop::Different(Difference { entry, .. })) => bail!(
+    })?;
+    if let Some(Difference { entry, .. }) = difference {
+        bail!(
             "entry {entry} is decided otherwise by this version of berth: use the version that made the recording, {}",
             found.recorded_by
-        ),
-        Err(Stop::Read(error)) => return Err(error.into()),
+        );
     }
-    if let Some(replay) = under_way {
+    if let Some(replay) = replay {
         found.waiting = replay.scheduler().totals().waiting;
     }
     let means = nodes.means();
@@ -146,7 +133,7 @@ impl RecordingAccount {
 }
 
 impl StageTimes {
-    fn of(seconds: impl Iterator<Item = f64>) -> StageTimes {
+    pub(super) fn of(seconds: impl Iterator<Item = f64>) -> StageTimes {
         let mut all: Vec<f64> = seconds.collect();
         all.sort_by(f64::total_cmp);
         let last = all.len().saturating_sub(1);
@@ -208,7 +195,11 @@ fn while_waiting(before: &RecordingAccount, after: &RecordingAccount) -> Vec<Str
         ("memory", before.memory_requested, after.memory_requested),
     ] {
         if is > was + 0.05 {
-            causes.push(format!("{} of the {resource} was requested, before {}", percent(is), percent(was)));
+            causes.push(format!(
+                "{} of the {resource} was requested, before {}",
+                percent_of(is),
+                percent_of(was)
+            ));
         }
     }
     if after.nominated * before.placed > before.nominated * after.placed {
@@ -226,7 +217,7 @@ fn while_waiting(before: &RecordingAccount, after: &RecordingAccount) -> Vec<Str
 fn while_choosing(before: &RecordingAccount, after: &RecordingAccount) -> Vec<String> {
     let mut causes = Vec::new();
     if after.list_hits < before.list_hits - 0.05 {
-        let (is, was) = (percent(after.list_hits), percent(before.list_hits));
+        let (is, was) = (percent_of(after.list_hits), percent_of(before.list_hits));
         causes.push(format!("a list of nodes was there already for {is} of the choices, before for {was}"));
     }
     if after.nodes > before.nodes * (1.0 + GROWN_SHARE) {
@@ -244,11 +235,10 @@ pub fn show_accounts(
     names: [&str; 2],
     out: &mut impl Write,
 ) -> io::Result<()> {
-    type Cell = fn(&RecordingAccount) -> String;
     fn times(times: &StageTimes) -> String {
         format!("{:.2}, {:.2} s", times.median, times.p99)
     }
-    let rows: [(&str, Cell); 14] = [
+    let rows: [Row<RecordingAccount>; 14] = [
         ("recorded by berth", |it| it.recorded_by.clone()),
         ("time", |it| format!("{:.1} s", it.seconds)),
         ("nodes", |it| format!("{:.1}", it.nodes)),
@@ -260,23 +250,16 @@ pub fn show_accounts(
         ("attempts a pod", |it| format!("{:.1}", it.attempts)),
         ("conflicts", |it| it.conflicts.to_string()),
         ("room was made or kept for", |it| it.nominated.to_string()),
-        ("list hits", |it| percent(it.list_hits)),
-        ("CPU requested", |it| percent(it.cpu_requested)),
-        ("memory requested", |it| percent(it.memory_requested)),
+        ("list hits", |it| percent_of(it.list_hits)),
+        ("CPU requested", |it| percent_of(it.cpu_requested)),
+        ("memory requested", |it| percent_of(it.memory_requested)),
     ];
     let AccountComparison { before, after, findings, .. } = comparison;
-    let head = [String::new(), names[0].to_owned(), names[1].to_owned()];
-    let cells = rows.map(|(name, cell)| [name.to_owned(), cell(before), cell(after)]);
-    let all: Vec<[String; 3]> = [head].into_iter().chain(cells).collect();
-    writeln!(out, "{}", columns::table(&all, &columns::widths(&all), &[0]))?;
+    writeln!(out, "{}", side_by_side(names, &rows, [before, after]))?;
     match &findings[..] {
         [] => writeln!(out, "nothing became slower"),
         all => all.iter().try_for_each(|finding| writeln!(out, "* {finding}")),
     }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }
 
 #[cfg(test)]

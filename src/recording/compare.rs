@@ -106,8 +106,7 @@ fn different(ours: &BTreeMap<Arc<str>, Duration>, theirs: &BTreeMap<Arc<str>, Du
 pub fn show_settings(report: &SettingsReport, other: &str, out: &mut impl Write) -> io::Result<()> {
     let SettingsReport { recorded_by, seconds, as_recorded, with_config, waits, .. } = report;
     writeln!(out, "recorded by berth {recorded_by}, over {seconds:.1} s")?;
-    type Cell = fn(&RunResult) -> String;
-    let rows: [(&str, Cell); 11] = [
+    let rows: [Row<RunResult>; 11] = [
         ("pods that came", |run| run.pods.to_string()),
         ("placed", |run| run.placed.to_string()),
         ("waiting at the end", |run| run.waiting.to_string()),
@@ -120,10 +119,7 @@ pub fn show_settings(report: &SettingsReport, other: &str, out: &mut impl Write)
         ("nodes in use", |run| format!("{:.1}", run.nodes_in_use)),
         ("free CPU on empty nodes", |run| percent_of(run.free_cpu_on_empty_nodes)),
     ];
-    let head = [String::new(), "as recorded".to_owned(), other.to_owned()];
-    let cells = rows.map(|(name, cell)| [name.to_owned(), cell(as_recorded), cell(with_config)]);
-    let all: Vec<[String; 3]> = [head].into_iter().chain(cells).collect();
-    write!(out, "{}", columns::table(&all, &columns::widths(&all), &[0]))?;
+    write!(out, "{}", side_by_side(["as recorded", other], &rows, [as_recorded, with_config]))?;
     if waits.is_empty() {
         return Ok(());
     }
@@ -136,6 +132,17 @@ pub fn show_settings(report: &SettingsReport, other: &str, out: &mut impl Write)
     write!(out, "{}", columns::table(&all, &columns::widths(&all), &[0]))
 }
 
-fn percent_of(share: f64) -> String {
+/// Name, and the text of its cells.
+pub(super) type Row<T> = (&'static str, fn(&T) -> String);
+
+/// Returns a table of two things with these names.
+pub(super) fn side_by_side<T>(names: [&str; 2], rows: &[Row<T>], both: [&T; 2]) -> String {
+    let head = [String::new(), names[0].to_owned(), names[1].to_owned()];
+    let cells = rows.iter().map(|(name, cell)| [(*name).to_owned(), cell(both[0]), cell(both[1])]);
+    let all: Vec<[String; 3]> = [head].into_iter().chain(cells).collect();
+    columns::table(&all, &columns::widths(&all), &[0])
+}
+
+pub(super) fn percent_of(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }

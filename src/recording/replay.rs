@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::read::{Ending, ReadError, read};
 use crate::explain::show::counted;
-use berth_scheduler::recording::{Difference, RecordingEntry, Replay};
+use berth_scheduler::recording::{Difference, Opening, RecordingEntry, Replay};
 
 const API_VERSION: &str = "replay.berth.dev/v1";
 
@@ -56,7 +56,7 @@ impl From<Difference> for DecidedOtherwise {
 }
 
 /// Why a replay ends before the recording.
-pub(super) enum Stop {
+enum Stop {
     Read(ReadError),
     Different(Difference),
 }
@@ -67,43 +67,69 @@ impl From<ReadError> for Stop {
     }
 }
 
+/// How a replay ended.
+pub(super) struct ReplayEnd {
+    pub replay: Option<Replay>,
+    pub ending: Ending,
+    pub difference: Option<Difference>,
+}
+
+/// Replays a recording up to the first difference. `begin` may change what it begins with; `visit` gets the replay after each entry that is
+/// the same, and the time since the start.
+///
+/// # Errors
+/// The recording cannot be read, or is of another format.
+pub(super) fn replay_each(
+    input: impl Read,
+    mut begin: impl FnMut(&mut Opening),
+    mut visit: impl FnMut(&Replay, Duration),
+) -> Result<ReplayEnd, ReadError> {
+    let mut under_way: Option<Replay> = None;
+    let ended = read(input, |record| {
+        let Some(replay) = &mut under_way else {
+            let mut opening = record.opening()?;
+            begin(&mut opening);
+            under_way = Some(Replay::begin(opening).map_err(ReadError::from)?);
+            return Ok(());
+        };
+        let entry: RecordingEntry = record.parse()?;
+        let now = Duration::from_nanos(entry.at);
+        if let Some(difference) = replay.hear(entry).map_err(ReadError::from)? {
+            return Err(Stop::Different(difference));
+        }
+        visit(replay, now);
+        Ok(())
+    });
+    let (ending, difference) = match ended {
+        Ok(ending) => (ending, None),
+        Err(Stop::Different(difference)) => (Ending::Whole, Some(difference)),
+        Err(Stop::Read(error)) => return Err(error),
+    };
+    Ok(ReplayEnd { replay: under_way, ending, difference })
+}
+
 /// Replays a recording up to the first difference.
 ///
 /// # Errors
 /// The recording cannot be read, or is of another format.
 pub fn replay(input: impl Read) -> anyhow::Result<ReplayReport> {
-    let mut under_way: Option<Replay> = None;
     let (mut recorded_by, mut agents, mut last) = (String::new(), 0, Duration::ZERO);
-    let ended = read(input, |record| {
-        let Some(replay) = &mut under_way else {
-            let opening = record.opening()?;
-            (recorded_by, agents) = (opening.version.clone(), opening.agents.len());
-            under_way = Some(Replay::begin(opening).map_err(ReadError::from)?);
-            return Ok(());
-        };
-        let entry: RecordingEntry = record.parse()?;
-        last = Duration::from_nanos(entry.at);
-        match replay.hear(entry).map_err(ReadError::from)? {
-            Some(difference) => Err(Stop::Different(difference)),
-            None => Ok(()),
-        }
-    });
-    let (ending, outcome) = match ended {
-        Ok(ending) => (ending, ReplayOutcome::Same),
-        Err(Stop::Different(difference)) => (Ending::Whole, ReplayOutcome::Different(difference.into())),
-        Err(Stop::Read(error)) => return Err(error.into()),
+    let begin = |opening: &mut Opening| {
+        (recorded_by, agents) = (opening.version.clone(), opening.agents.len());
     };
-    let (entries, decisions) = under_way.map_or((0, 0), |replay| (replay.entries(), replay.decisions()));
-    let (seconds, cut_off) = (last.as_secs_f64(), ending == Ending::CutOff);
+    let ReplayEnd { replay, ending, difference } = replay_each(input, begin, |_, now| last = now)?;
+    let last = difference.as_ref().map_or(last, |difference| difference.at);
+    let (entries, decisions) = replay.map_or((0, 0), |replay| (replay.entries(), replay.decisions()));
     Ok(ReplayReport {
         api_version: API_VERSION,
         recorded_by,
         agents,
-        seconds,
+        seconds: last.as_secs_f64(),
         entries,
         decisions,
-        cut_off,
-        outcome,
+        cut_off: ending == Ending::CutOff,
+        outcome: difference
+            .map_or(ReplayOutcome::Same, |difference| ReplayOutcome::Different(difference.into())),
     })
 }
 

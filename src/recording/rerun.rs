@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::account::StageTimes;
 use super::node_use::NodeUse;
 use berth_model::{Node, Pod};
 use berth_scheduler::agent::{Agent, AgentConfig};
@@ -185,28 +186,20 @@ impl Rerun {
                 Some((ours.name.clone(), end.saturating_sub(ours.arrived)))
             })
             .collect();
-        let mut placed: Vec<f64> = self
-            .ours
-            .values()
-            .filter_map(|ours| {
-                let (at, _) = ours.placed.as_ref()?;
-                Some(at.saturating_sub(ours.arrived).as_secs_f64())
-            })
-            .collect();
-        placed.sort_by(f64::total_cmp);
-        let at = |share: f64| {
-            let last = placed.len().saturating_sub(1);
-            placed.get((last as f64 * share).ceil() as usize).copied().unwrap_or(0.0)
-        };
+        let placed = self.ours.values().filter_map(|ours| {
+            let (at, _) = ours.placed.as_ref()?;
+            Some(at.saturating_sub(ours.arrived).as_secs_f64())
+        });
+        let wait = StageTimes::of(placed.clone());
         let waiting = |ours: &&Ours| ours.placed.is_none() && !ours.is_gone;
         let nodes = self.nodes.means();
         let result = RunResult {
             pods: self.ours.len(),
-            placed: placed.len(),
+            placed: placed.count(),
             waiting: self.ours.values().filter(waiting).count(),
-            wait_median: at(0.5),
-            wait_p99: at(0.99),
-            wait_max: at(1.0),
+            wait_median: wait.median,
+            wait_p99: wait.p99,
+            wait_max: wait.longest,
             preempted: self.preempted,
             cpu_requested: nodes.cpu,
             memory_requested: nodes.memory,

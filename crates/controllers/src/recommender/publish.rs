@@ -40,13 +40,8 @@ impl Recommender {
                 Some((before, after)) if *before == vpa.status => after.clone(),
                 _ => vpa.status.clone(),
             };
-            let found = self.findings(target, world, &nodes);
+            let found = self.findings(target, world, &nodes, &mut surplus);
             if let (Some(found), Some(workload)) = (&found, target.controls()) {
-                if !found.recommendations.is_empty() && found.pods > 0 {
-                    let requests = world.requests(workload);
-                    let (workload, recommendations) = (workload.clone(), &found.recommendations);
-                    surplus.push(WorkloadSurplus::of(workload, found.pods, &requests, recommendations));
-                }
                 recommended.push((workload.clone(), found.recommendations.clone()));
             }
             let status = found.as_ref().and_then(|found| next(&old, found, thresholds, now));
@@ -92,8 +87,14 @@ impl Recommender {
         ours.filter_map(next).take(BEYOND_WRITTEN_MAX).collect()
     }
 
-    /// Returns the findings about a VPA; `None` if too little is known now.
-    fn findings(&self, target: &Target, world: &World, nodes: &[NodeRoom]) -> Option<Findings> {
+    /// Returns the findings about a VPA; `None` if too little is known now. Adds the surplus of its workload.
+    fn findings(
+        &self,
+        target: &Target,
+        world: &World,
+        nodes: &[NodeRoom],
+        surplus: &mut Vec<WorkloadSurplus>,
+    ) -> Option<Findings> {
         let known = || Findings { generation: target.vpa.generation, ..Findings::default() };
         let unsupported = |why: &str| Findings { unsupported: Some(why.to_owned()), ..known() };
         match &target.state {
@@ -106,7 +107,7 @@ impl Recommender {
                     let from_history = self.context.config.storage == Storage::Prometheus;
                     return from_history.then(|| Findings { pods, fetches_history: true, ..known() });
                 }
-                Some(self.proposed(&target.vpa, workload, pods, world, nodes))
+                Some(self.proposed(&target.vpa, workload, pods, world, nodes, surplus))
             }
         }
     }
@@ -118,6 +119,7 @@ impl Recommender {
         pods: usize,
         world: &World,
         nodes: &[NodeRoom],
+        surplus: &mut Vec<WorkloadSurplus>,
     ) -> Findings {
         let running = world.requests(workload);
         let spec = world.pods_of(workload).and_then(|pods| pods.iter().find_map(|live| live.spec.clone()));
@@ -126,6 +128,9 @@ impl Recommender {
         let requests = (&running, &started);
         let proposal =
             propose(vpa, &self.store, workload, requests, max_allowed, || sizes(nodes, spec.as_deref()));
+        if !proposal.recommendations.is_empty() && pods > 0 {
+            surplus.push(WorkloadSurplus::of(workload.clone(), pods, &running, &proposal.recommendations));
+        }
         // Containers in mode `Off` get no recommendation, and lose an earlier one.
         let containers = running.into_keys().filter(|name| vpa.controlled(name).is_some());
         Findings {

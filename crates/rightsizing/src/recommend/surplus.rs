@@ -5,14 +5,15 @@ use std::cmp::Reverse;
 use super::post::Recommendation;
 use super::propose::Requests;
 use super::store::Workload;
-use berth_model::{NodeSize, PerResource};
+use berth_model::NodeSize;
 
 /// Number of workloads that are listed.
 const LISTED_MAX: usize = 30;
-/// Memory that costs as much as a core, about what clouds ask.
-const BYTES_PER_CORE: f64 = (8_i64 << 30) as f64;
+/// Memory in GiB for which clouds ask about as much as for a core.
+pub const GIB_PER_CORE: f64 = 8.0;
+const GIB: f64 = (1_i64 << 30) as f64;
 
-/// Requests of a workload's running pods together, and what they would be as recommended. Millicores and bytes.
+/// Requests of a workload's pods together, and what they would be as recommended. Millicores and bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkloadSurplus {
     pub workload: Workload,
@@ -45,20 +46,16 @@ impl WorkloadSurplus {
         let (mut requested, mut recommended) = (NodeSize::default(), NodeSize::default());
         for Recommendation { container, target, .. } in recommendations {
             let Some(now) = requests.get(container) else { continue };
-            let counted = |target: Option<i64>, now: i64| target.map_or((0, 0), |it| (all(now), all(it)));
-            let (cpu, memory) = (counted(target.cpu, now.cpu), counted(target.memory, now.memory));
-            requested = plus(requested, PerResource { cpu: cpu.0, memory: memory.0 });
-            recommended = plus(recommended, PerResource { cpu: cpu.1, memory: memory.1 });
+            requested = plus(requested, target.zip(*now).map(|(target, now)| target.map_or(0, |_| all(now))));
+            recommended = plus(recommended, target.map(|target| target.map_or(0, all)));
         }
         WorkloadSurplus { workload, pods, requested, recommended }
     }
 
     /// Returns what the recommendation would save, in the cost of cores.
     fn saving(&self) -> f64 {
-        let spare = |resource: fn(&NodeSize) -> i64| {
-            resource(&self.requested) as f64 - resource(&self.recommended) as f64
-        };
-        spare(|size| size.cpu) / 1_000.0 + spare(|size| size.memory) / BYTES_PER_CORE
+        let spare = self.requested.zip(self.recommended).map(|(now, then)| now as f64 - then as f64);
+        spare.cpu / 1_000.0 + spare.memory / (GIB * GIB_PER_CORE)
     }
 }
 
@@ -82,12 +79,13 @@ impl FromIterator<WorkloadSurplus> for Surplus {
 }
 
 fn plus(a: NodeSize, b: NodeSize) -> NodeSize {
-    PerResource { cpu: a.cpu.saturating_add(b.cpu), memory: a.memory.saturating_add(b.memory) }
+    a.zip(b).map(|(a, b)| a.saturating_add(b))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_model::PerResource;
 
     const GI: i64 = 1 << 30;
 

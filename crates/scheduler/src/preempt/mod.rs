@@ -177,9 +177,9 @@ impl Site {
         Site::claimed(ledger, node, (priority, false), lower, group_of)
     }
 
-    /// Returns the pods that a pod with this priority may preempt on `node`: `claim` decides, and is called for the least important ones
-    /// first. `group_of` returns the group that must be evicted with a pod (by uid). A group may only be preempted if all of its pods with a lower priority may: those with a higher one stay, and
-    /// protect no others.
+    /// Returns the pods that a pod with this priority may preempt on `node`: `claim` decides, and is called for the least
+    /// important ones first. `group_of` returns the group that must be evicted with a pod (by uid). A group may only be
+    /// preempted if all of its pods with a lower priority may: those with a higher one stay, and protect no others.
     pub fn claimed(
         ledger: &Ledger,
         node: NodeId,

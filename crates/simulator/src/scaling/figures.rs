@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-/// Memory at the price of a core, in GiB.
-pub const GIB_PER_CORE: f64 = 8.0;
+pub use berth_rightsizing::recommend::surplus::GIB_PER_CORE;
 
 /// Results of one scaler. Numbers of changes are per service and day.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
