@@ -1,23 +1,25 @@
 //! Victims on one node (upstream: `SelectVictimsOnNode`): first all pods that may be preempted are removed, then as
 //! many as possible are put back, the most important first; pods protected by a disruption budget before all others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Fruitless, Ground, Potential, Site, VictimGroup, Victims, importance};
 use crate::inventory::Occupant;
 use crate::objects::Spending;
 
-/// Pods that stay or are evicted together: a single pod, or all pods of a group on this node.
+/// Pods that stay or are evicted together: a single pod, or all pods of a group on this node that it cannot do without.
 struct Unit<'a> {
     here: Vec<&'a Arc<Occupant>>,
     group: Option<&'a VictimGroup>,
+    /// A single pod of the group, which can do without it.
+    spare: bool,
     lent: bool,
 }
 
 impl<'a> Unit<'a> {
     fn all(&self) -> impl Iterator<Item = &'a Arc<Occupant>> + '_ {
-        let elsewhere = self.group.into_iter().flat_map(|group| &group.members);
+        let elsewhere = self.group.filter(|_| !self.spare).into_iter().flat_map(VictimGroup::pods);
         let elsewhere = elsewhere.filter(|pod| self.here.iter().all(|known| known.pod.uid != pod.pod.uid));
         self.here.iter().copied().chain(elsewhere)
     }
@@ -37,29 +39,43 @@ pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) ->
     if !ground.admits() {
         return Err(Fruitless::StillOut(ground.reasons()));
     }
+    // A spare pod is charged once, before its group of which it is a part.
+    let mut charged = BTreeMap::new();
     let mut violates = |unit: &Unit| {
         let pods = unit.all().map(|pod| {
-            let of = &pod.pod;
-            spending.violates(&of.namespace, &of.name, &pod.holding.peer.identity)
+            let (of, identity) = (&pod.pod, &pod.holding.peer.identity);
+            let violates = || spending.violates(&of.namespace, &of.name, identity);
+            *charged.entry(of.uid.clone()).or_insert_with(violates)
         });
         // Each of them is charged to its budgets, so no short-circuit.
         pods.fold(false, |any, violates| any | violates)
     };
+    for unit in units.iter().rev().filter(|unit| unit.spare) {
+        violates(unit);
+    }
     let (violating, others): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| violates(unit));
     let mut victims = Victims::none(site.node);
+    let (mut gone, mut gone_groups) = (BTreeSet::new(), BTreeSet::new());
     let wanted_kept = violating.len();
     for (at, unit) in violating.into_iter().chain(others).enumerate() {
-        if ground.put_back(&mut unit.here.iter().map(|pod| &***pod)) {
+        let group = unit.group.map(|group| &*group.name);
+        if group.is_some_and(|name| gone_groups.contains(name))
+            || ground.put_back(&mut unit.here.iter().map(|pod| &***pod))
+        {
             continue;
         }
         victims.violations += u32::from(at < wanted_kept);
-        victims.groups += u32::from(unit.group.is_some());
-        if unit.lent {
-            victims.lent.extend(unit.all().filter_map(|pod| pod.holding.quota.clone()));
-        } else if site.reclaims {
-            victims.unlent += unit.all().count();
+        if !unit.spare {
+            victims.groups += u32::from(group.is_some());
+            gone_groups.extend(group);
         }
-        victims.pods.extend(unit.all().cloned());
+        let pods: Vec<_> = unit.all().filter(|pod| gone.insert(pod.pod.uid.clone())).collect();
+        if unit.lent {
+            victims.lent.extend(pods.iter().filter_map(|pod| pod.holding.quota.clone()));
+        } else if site.reclaims {
+            victims.unlent += pods.len();
+        }
+        victims.pods.extend(pods.into_iter().cloned());
     }
     victims.pods.sort_by_cached_key(|pod| importance(pod));
     match victims.pods.is_empty() {
@@ -73,15 +89,15 @@ pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) ->
 fn units(pods: &[Potential]) -> Vec<Unit<'_>> {
     let mut alone = Vec::new();
     let mut groups: BTreeMap<&str, Unit> = BTreeMap::new();
-    for Potential { pod, group, lent } in pods {
+    for Potential { pod, group, spare, lent } in pods {
+        let unit = |here| Unit { here, group: group.as_deref(), spare: *spare, lent: *lent };
         match group {
-            None => alone.push(Unit { here: vec![pod], group: None, lent: *lent }),
-            Some(group) if group.unsettled => {}
-            Some(group) => {
-                let unit = groups.entry(&group.name);
-                let bare = || Unit { here: Vec::new(), group: Some(group), lent: *lent };
-                unit.or_insert_with(bare).here.push(pod);
+            Some(group) if !spare => {
+                if !group.unsettled {
+                    groups.entry(&group.name).or_insert_with(|| unit(Vec::new())).here.push(pod);
+                }
             }
+            _ => alone.push(unit(vec![pod])),
         }
     }
     let mut units: Vec<_> = alone.into_iter().chain(groups.into_values()).collect();

@@ -58,20 +58,43 @@ pub struct Potential {
     pub pod: Arc<Occupant>,
     /// It uses borrowed resources.
     pub lent: bool,
-    /// Pods that must be evicted with it; `None`: it is evicted alone.
+    /// Its group, if it has one.
     pub group: Option<Arc<VictimGroup>>,
+    /// The group can do without it, and without all other spare pods of the site: it may be evicted alone.
+    pub spare: bool,
 }
 
-/// Pods that are useless without each other: if one is evicted, all are, on any node, except those that are too important
-/// for the preemptor.
+/// Pods of which a minimum needs each other: if one of that minimum is evicted, all pods of the group are, on any node,
+/// except those that are too important for the preemptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VictimGroup {
     /// Identifies the group.
     pub name: Arc<str>,
-    /// All pods of the group.
-    pub members: Vec<Arc<Occupant>>,
+    /// All pods of the group that are not leaving, by uid, with their roles.
+    pub members: BTreeMap<Arc<str>, (Arc<Occupant>, usize)>,
+    /// Number of pods by role that the group can do without.
+    pub spare: Vec<usize>,
     /// Some of them are being bound, so that they cannot all be evicted now.
     pub unsettled: bool,
+}
+
+impl VictimGroup {
+    fn pods(&self) -> impl Iterator<Item = &Arc<Occupant>> {
+        self.members.values().map(|(pod, _)| pod)
+    }
+
+    fn role_of(&self, uid: &str) -> Option<usize> {
+        self.members.get(uid).map(|(_, role)| *role)
+    }
+
+    /// Returns `spare` once these pods are gone.
+    fn spare_without(&self, gone: &BTreeSet<Arc<str>>) -> Vec<usize> {
+        let mut spare = self.spare.clone();
+        for role in gone.iter().filter_map(|uid| self.role_of(uid)) {
+            take_one(spare.get_mut(role));
+        }
+        spare
+    }
 }
 
 /// Pods to evict so that the preemptor may go to `node`.
@@ -156,10 +179,26 @@ impl Site {
     /// Returns the site once these pods are gone, and what they used is free.
     pub fn left_without(mut self, gone: &BTreeSet<Arc<str>>) -> Site {
         self.pods.retain(|known| !gone.contains(&known.pod.pod.uid));
+        self = self.left_by_groups(gone);
         self.devices = self.devices.map(|devices| devices.left_without(gone));
         for used in &mut self.once {
             used.users.retain(|uid| !gone.contains(uid));
         }
+        self
+    }
+
+    /// Returns the site without the most important spare pods of groups that cannot do without them as well once these
+    /// pods are gone, on any node.
+    pub fn left_by_groups(mut self, gone: &BTreeSet<Arc<str>>) -> Site {
+        let mut left: BTreeMap<Arc<str>, Vec<usize>> = BTreeMap::new();
+        self.pods.retain(|known| {
+            let Some(group) = known.group.as_ref().filter(|_| known.spare) else {
+                return true;
+            };
+            let left = left.entry(group.name.clone()).or_insert_with(|| group.spare_without(gone));
+            let spare = group.role_of(&known.pod.pod.uid).and_then(|role| left.get_mut(role));
+            take_one(spare)
+        });
         self
     }
 
@@ -178,8 +217,9 @@ impl Site {
     }
 
     /// Returns the pods that a pod with this priority may preempt on `node`: `claim` decides, and is called for the least
-    /// important ones first. `group_of` returns the group that must be evicted with a pod (by uid). A group may only be
-    /// preempted if all of its pods with a lower priority may: those with a higher one stay, and protect no others.
+    /// important ones first. `group_of` returns the group of a pod (by uid). The least important of its pods that it can
+    /// do without are preempted one by one. Beyond that, a group may only be preempted if all of its pods with a lower
+    /// priority may: those with a higher one stay, and protect no others.
     pub fn claimed(
         ledger: &Ledger,
         node: NodeId,
@@ -189,25 +229,31 @@ impl Site {
     ) -> Site {
         let mut occupants = ledger.occupants(node);
         occupants.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
-        let mut groups: BTreeMap<Arc<str>, Option<ClaimedGroup>> = BTreeMap::new();
+        let mut groups: BTreeMap<Arc<str>, ClaimsOnGroup> = BTreeMap::new();
         let mut pods = Vec::new();
         for pod in occupants {
-            let (group, lent) = match group_of(&pod.pod.uid) {
-                None => match claim(&pod) {
+            let Some(group) = group_of(&pod.pod.uid) else {
+                let lent = match claim(&pod) {
                     VictimClaim::No => continue,
-                    claim => (None, claim == VictimClaim::Lent),
-                },
-                Some(group) => {
-                    let claimed = || claim_all(&group, priority, &mut claim);
-                    match groups.entry(group.name.clone()).or_insert_with(claimed) {
-                        Some(claimed) if !claimed.stay.contains(&pod.pod.uid) => {
-                            (Some(claimed.victims.clone()), claimed.lent)
-                        }
-                        _ => continue,
-                    }
-                }
+                    claim => claim == VictimClaim::Lent,
+                };
+                pods.push(Potential { pod: Arc::new(pod), lent, group: None, spare: false });
+                continue;
             };
-            pods.push(Potential { pod: Arc::new(pod), lent, group });
+            let claims = groups.entry(group.name.clone()).or_insert_with(|| ClaimsOnGroup::new(&group));
+            if claims.has_spare(&pod.pod.uid) {
+                let lent = match claim(&pod) {
+                    VictimClaim::No => continue,
+                    claim => claim == VictimClaim::Lent,
+                };
+                claims.take_spare(&pod.pod.uid);
+                pods.push(Potential { pod: Arc::new(pod), lent, group: Some(group), spare: true });
+            } else if let Some(all) = claims.all(priority, &mut claim)
+                && !all.stay.contains(&pod.pod.uid)
+            {
+                let (lent, group) = (all.lent, Some(all.victims.clone()));
+                pods.push(Potential { pod: Arc::new(pod), lent, group, spare: false });
+            }
         }
         Site {
             node,
@@ -220,7 +266,18 @@ impl Site {
     }
 }
 
-/// What a preemptor may preempt of a group.
+/// What a preemptor may preempt of a group, as far as it was asked.
+struct ClaimsOnGroup {
+    group: Arc<VictimGroup>,
+    /// Remaining spare pods by role.
+    spare: Vec<usize>,
+    /// Uids of the spare pods that it may preempt.
+    alone: BTreeSet<Arc<str>>,
+    /// The whole group, once asked for. `Some(None)`: a pod with a lower priority is protected.
+    all: Option<Option<ClaimedGroup>>,
+}
+
+/// What a preemptor may preempt of a whole group.
 struct ClaimedGroup {
     victims: Arc<VictimGroup>,
     /// One of the victims is lent.
@@ -229,14 +286,52 @@ struct ClaimedGroup {
     stay: BTreeSet<Arc<str>>,
 }
 
-/// Returns what a preemptor with this priority may preempt of a group. `None`: nothing, because a pod with a lower priority
-/// is protected.
+impl ClaimsOnGroup {
+    fn new(group: &Arc<VictimGroup>) -> Self {
+        let (group, spare) = (group.clone(), group.spare.clone());
+        ClaimsOnGroup { group, spare, alone: BTreeSet::new(), all: None }
+    }
+
+    fn spare_like(&mut self, uid: &str) -> Option<&mut usize> {
+        self.spare.get_mut(self.group.role_of(uid)?)
+    }
+
+    fn has_spare(&mut self, uid: &str) -> bool {
+        self.spare_like(uid).is_some_and(|spare| *spare > 0)
+    }
+
+    fn take_spare(&mut self, uid: &Arc<str>) {
+        take_one(self.spare_like(uid));
+        self.alone.insert(uid.clone());
+    }
+
+    fn all(
+        &mut self,
+        priority: i32,
+        claim: &mut impl FnMut(&Occupant) -> VictimClaim,
+    ) -> Option<&ClaimedGroup> {
+        let ClaimsOnGroup { group, alone, all, .. } = self;
+        all.get_or_insert_with(|| claim_all(group, alone, priority, claim)).as_ref()
+    }
+}
+
+fn take_one(left: Option<&mut usize>) -> bool {
+    left.is_some_and(|left| {
+        let any = *left > 0;
+        *left = left.saturating_sub(1);
+        any
+    })
+}
+
+/// Returns what a preemptor with this priority may preempt of a group; `alone`: uids of the members asked for already.
+/// `None`: nothing, because a pod with a lower priority is protected.
 fn claim_all(
     group: &Arc<VictimGroup>,
+    alone: &BTreeSet<Arc<str>>,
     priority: i32,
     claim: &mut impl FnMut(&Occupant) -> VictimClaim,
 ) -> Option<ClaimedGroup> {
-    let mut members: Vec<_> = group.members.iter().collect();
+    let mut members: Vec<_> = group.pods().filter(|pod| !alone.contains(&pod.pod.uid)).collect();
     members.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
     let (mut lent, mut stay) = (false, BTreeSet::new());
     for member in members {
@@ -251,7 +346,7 @@ fn claim_all(
     }
     let mut victims = group.clone();
     if !stay.is_empty() {
-        Arc::make_mut(&mut victims).members.retain(|member| !stay.contains(&member.pod.uid));
+        Arc::make_mut(&mut victims).members.retain(|uid, _| !stay.contains(uid));
     }
     Some(ClaimedGroup { victims, lent, stay })
 }

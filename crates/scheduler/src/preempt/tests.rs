@@ -173,6 +173,55 @@ fn the_cheapest_is_that_with_the_fewest_violations_then_the_lowest_the_fewest_an
     assert!(victims(&[(-5, 0)], 0, 0).cost() < victims(&[(-5, 0), (-5, 0)], 0, 0).cost());
 }
 
+/// Returns a group `g` of these pods, all of one role, of which so many are spare.
+fn group(members: impl IntoIterator<Item = Arc<Occupant>>, spare: usize) -> Arc<VictimGroup> {
+    let members = members.into_iter().map(|pod| (pod.pod.uid.clone(), (pod, 0))).collect();
+    Arc::new(VictimGroup { name: "g".into(), members, spare: vec![spare], unsettled: false })
+}
+
+fn uids(victims: &Victims) -> Vec<&str> {
+    victims.pods.iter().map(|pod| &*pod.pod.uid).collect()
+}
+
+#[test]
+fn of_a_group_on_one_node_the_least_important_spare_pods_go_one_by_one_and_all_pods_beyond_that() {
+    // u0 is the most important pod of the group u0…u2, and u3 is alone and more important than u2.
+    let ledger = ledger(&[(3, 200, 0, 0), (2, 200, 0, 0), (0, 200, 0, 0), (1, 200, 0, 0)]);
+    let victims = |spare, cpu_milli, allowed: &[i32]| {
+        let member = |uid: &str| Arc::new(ledger.occupant(uid).expect("it is there"));
+        let group = group(["u0", "u1", "u2"].map(member), spare);
+        let site = Site::new(&ledger, NodeId(0), 5, &|uid| (uid != "u3").then(|| group.clone()));
+        let found =
+            agent(&ledger).dry_run(&class(cpu_milli, 5), &site, &budgets(allowed), Default::default());
+        let found = found.expect("all pods are less important");
+        (uids(&found).join(" "), found.groups, found.violations)
+    };
+    assert_eq!(victims(0, 400, &[]), ("u3".to_owned(), 0, 0), "the group is more important");
+    assert_eq!(victims(1, 400, &[]), ("u2".to_owned(), 0, 0));
+    assert_eq!(victims(1, 600, &[]), ("u3 u2".to_owned(), 0, 0));
+    assert_eq!(victims(2, 800, &[]), ("u1 u3 u2".to_owned(), 0, 0));
+    assert_eq!(victims(1, 800, &[]), ("u0 u1 u2".to_owned(), 1, 0));
+    // A budget that allows one disruption allows that of the spare pod.
+    assert_eq!(victims(1, 400, &[1]), ("u2".to_owned(), 0, 0));
+}
+
+#[test]
+fn a_group_has_no_spare_pods_left_where_others_have_gone_elsewhere() {
+    let ledger = ledger(&[(2, 500, 0, 0), (0, 500, 0, 0)]);
+    let members = ["u0", "u1", "far"].map(|uid| {
+        let mut member = ledger.occupant(if uid == "far" { "u0" } else { uid }).expect("it is there");
+        member.pod.uid = uid.into();
+        Arc::new(member)
+    });
+    let group = group(members, 1);
+    let site = Site::new(&ledger, NodeId(0), 5, &|_| Some(group.clone()));
+    let spare = |site: &Site| site.pods.iter().map(|known| known.spare).collect::<Vec<_>>();
+    assert_eq!(spare(&site), [true, false]);
+    let left = site.left_without(&["other".into()].into());
+    assert_eq!(spare(&left), [true, false]);
+    assert_eq!(spare(&left.left_without(&["far".into()].into())), [false]);
+}
+
 #[test]
 fn a_group_goes_as_a_whole_but_for_those_that_are_too_important() {
     let pods = [(0, 400, 10, 0), (0, 400, 5, 0), (1, 200, 0, 0)];
@@ -185,29 +234,26 @@ fn a_group_goes_as_a_whole_but_for_those_that_are_too_important() {
     };
     let dry_run = |far: Arc<Occupant>| {
         let member = |uid: &str| Arc::new(ledger.occupant(uid).expect("it is there"));
-        let members = vec![member("u0"), far];
-        let group = Arc::new(VictimGroup { name: "g".into(), members, unsettled: false });
+        let group = group([member("u0"), far], 0);
         let site = Site::new(&ledger, NodeId(0), 5, &|uid| (uid == "u0").then(|| group.clone()));
         let found = agent(&ledger).dry_run(&class(300, 5), &site, &Budgets::default(), Default::default());
         let victims = found.expect("other pods can be evicted");
-        let uids: Vec<_> = victims.pods.iter().map(|pod| pod.pod.uid.to_string()).collect();
-        (uids, victims.groups)
+        (uids(&victims).join(" "), victims.groups)
     };
-    assert_eq!(dry_run(elsewhere(0)), (vec!["far".to_owned(), "u0".to_owned()], 1));
-    assert_eq!(dry_run(elsewhere(5)), (vec!["u0".to_owned()], 1));
+    assert_eq!(dry_run(elsewhere(0)), ("far u0".to_owned(), 1));
+    assert_eq!(dry_run(elsewhere(5)), ("u0".to_owned(), 1));
 }
 
 #[test]
 fn a_group_of_which_some_are_being_bound_stays() {
     let ledger = ledger(&[(0, 400, 10, 0), (0, 600, 5, 0)]);
     let member = Arc::new(ledger.occupant("u0").expect("it is there"));
-    let group = Arc::new(VictimGroup { name: "g".into(), members: vec![member], unsettled: true });
+    let group = Arc::new(VictimGroup { unsettled: true, ..(*group([member], 0)).clone() });
     let victims = |cpu_milli| {
         let site = Site::new(&ledger, NodeId(0), 5, &|uid| (uid == "u0").then(|| group.clone()));
         agent(&ledger).dry_run(&class(cpu_milli, 5), &site, &Budgets::default(), Default::default())
     };
-    let uids = |victims: Victims| victims.pods.iter().map(|pod| pod.pod.uid.to_string()).collect::<Vec<_>>();
-    assert_eq!(victims(300).map(uids), Ok(vec!["u1".to_owned()]));
+    assert_eq!(victims(300).map(|victims| uids(&victims).join(" ")), Ok("u1".to_owned()));
     assert_eq!(victims(700), Err(Fruitless::StillOut(Reasons::CPU)));
 }
 
@@ -221,8 +267,7 @@ fn pods_that_borrow_go_before_less_important_ones_of_their_node() {
     let site = Site::claimed(&ledger, NodeId(0), (5, true), claim, &|_| None);
     let found = agent(&ledger).dry_run(&class(500, 5), &site, &Budgets::default(), Default::default());
     let victims = found.expect("either is enough");
-    let uids: Vec<_> = victims.pods.iter().map(|pod| &*pod.pod.uid).collect();
-    assert_eq!((uids, victims.unlent), (vec!["u1"], 0));
+    assert_eq!((uids(&victims), victims.unlent), (vec!["u1"], 0));
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Gang members as victims of preemption: a gang is never left below its minimum, nor with a part of its members if it
-//! may only be evicted whole. All members that are less important than the preemptor are evicted, or none: members that
-//! are too important stay and protect no others.
+//! may only be evicted whole. Members beyond the minimum are evicted one by one, the least important first; beyond that,
+//! all members that are less important than the preemptor are evicted, or none: members that are too important stay and
+//! protect no others.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Gang, Gangs};
-use crate::gang::{Allocation, AllocationName};
+use crate::gang::{Allocation, AllocationName, GangRole};
 use crate::inventory::Occupant;
 use crate::preempt::VictimGroup;
 use crate::scheduler::{Cluster, Preemption};
@@ -16,8 +17,7 @@ use crate::scheduler::{Cluster, Preemption};
 pub(in crate::scheduler) type KnownGroups = RefCell<BTreeMap<AllocationName, Arc<VictimGroup>>>;
 
 impl Gangs {
-    /// Returns the pods that must be evicted with this one (by uid): its whole gang, if it may only be evicted whole or
-    /// its role has no spare members on other nodes.
+    /// Returns the gang of this pod (by uid), unless the pod is leaving anyway.
     pub(in crate::scheduler) fn victim_group(
         &self,
         uid: &str,
@@ -25,26 +25,29 @@ impl Gangs {
         cluster: &Cluster,
         preemption: &Preemption,
     ) -> Option<Arc<VictimGroup>> {
-        let (name, role) = self.placed.get(uid)?;
+        let (name, _) = self.placed.get(uid)?;
         let allocation = self.allocations.get(name)?;
         let gang = self.all.get(name)?;
-        let node = cluster.ledger.charge_of(uid)?.node;
-        // All members on this node may become victims of one preemptor; members being evicted count as gone.
-        let stays = |uid: &Arc<str>| {
-            !is_leaving(uid, cluster, preemption)
-                && cluster.ledger.charge_of(uid).is_some_and(|charge| charge.node != node)
-        };
-        let elsewhere = gang.placed.iter().filter(|(uid, other)| *other == role && stays(uid)).count();
-        if !allocation.evicted_whole && elsewhere >= allocation.roles.get(*role)?.minimum as usize {
+        if is_leaving(uid, cluster, preemption) {
             return None;
         }
         if let Some(group) = known.borrow().get(name) {
             return Some(group.clone());
         }
-        let members: Vec<_> =
-            gang.placed.keys().filter_map(|uid| cluster.ledger.occupant(uid)).map(Arc::new).collect();
-        let unsettled = members.len() < gang.placed.len();
-        let group = Arc::new(VictimGroup { name: gang.key.clone(), members, unsettled });
+        let stay: Vec<_> =
+            gang.placed.iter().filter(|(uid, _)| !is_leaving(uid, cluster, preemption)).collect();
+        let member = |(uid, role): &(&Arc<str>, &usize)| {
+            Some(((*uid).clone(), (Arc::new(cluster.ledger.occupant(uid)?), **role)))
+        };
+        let members: BTreeMap<_, _> = stay.iter().filter_map(member).collect();
+        let unsettled = members.len() < stay.len();
+        let placed = Gang::count(allocation.roles.len(), stay.iter().map(|(_, role)| *role));
+        let spare = |(role, placed): (&GangRole, u32)| match allocation.evicted_whole {
+            true => 0,
+            false => placed.saturating_sub(role.minimum) as usize,
+        };
+        let spare = allocation.roles.iter().zip(placed).map(spare).collect();
+        let group = Arc::new(VictimGroup { name: gang.key.clone(), members, spare, unsettled });
         known.borrow_mut().insert(name.clone(), group.clone());
         Some(group)
     }

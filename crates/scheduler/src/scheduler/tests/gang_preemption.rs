@@ -108,6 +108,39 @@ fn of_a_gang_that_may_only_be_evicted_whole_all_members_leave_although_the_minim
 }
 
 #[test]
+fn of_a_gang_on_one_node_only_the_members_beyond_its_minimum_are_evicted_one_by_one() {
+    for (minimum, expected) in [(1, &["g-2"][..]), (2, &["g-2"]), (3, &["g-0", "g-1", "g-2"])] {
+        let mut bench = bench(&["a"], minimum);
+        for (uid, priority) in [("g-0", 3), ("g-1", 2), ("g-2", 1)] {
+            bench.apply(Pod { priority, ..on("a", member(uid, "g", 300)) });
+        }
+        bench.run_until(S);
+        bench.apply(Pod { priority: 5, ..pod("important", 300) });
+        bench.run_until(2 * S);
+        let mut gone = evicted(&bench);
+        gone.sort();
+        assert_eq!(gone, expected, "minimum {minimum}");
+    }
+}
+
+#[test]
+fn a_gang_that_preempts_on_several_nodes_leaves_another_one_its_minimum() {
+    // The minimum of g can spare one member; the other node is freed of a more important pod.
+    let mut bench = bench(&["a", "b"], 1);
+    bench.allocate(allocation("h", 2));
+    for (uid, node) in [("g-0", "a"), ("g-1", "b")] {
+        bench.apply(Pod { priority: 1, ..on(node, member(uid, "g", 500)) });
+        bench.apply(low(node, &format!("alone-{node}"), 500, 2));
+    }
+    bench.run_until(S);
+    (0..2).for_each(|at| bench.apply(Pod { priority: 5, ..member(&format!("h-{at}"), "h", 500) }));
+    bench.run_until(2 * S);
+    let gone = evicted(&bench);
+    assert_eq!(gone.iter().filter(|uid| uid.starts_with("g-")).count(), 1, "{gone:?}");
+    assert_eq!(gone.len(), 2, "{gone:?}");
+}
+
+#[test]
 fn a_gang_waiting_for_its_victims_preempts_no_more_pods() {
     let mut bench = bench(&["a", "b", "c"], 2);
     for (node, uid) in [("a", "x"), ("b", "y"), ("c", "z")] {
