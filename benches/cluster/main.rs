@@ -2,6 +2,7 @@
 //!
 //! Every figure comes from outside of the measured scheduler: from the API server's audit log and from /proc.
 
+mod asked;
 mod audit;
 mod cluster;
 mod features;

@@ -9,6 +9,7 @@ use berth_testenv::Process;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::asked::{self, Askers};
 use crate::cluster::{Cluster, POD_GROUP_GATES};
 use crate::features;
 
@@ -27,6 +28,10 @@ pub enum Subject {
     #[value(name = "berth+recorder")]
     #[serde(rename = "berth+recorder")]
     BerthWithRecorder,
+    /// berth that is asked what would fit, and whose page is watched.
+    #[value(name = "berth+asked")]
+    #[serde(rename = "berth+asked")]
+    BerthAsked,
     /// berth with every feature on.
     #[value(name = "berth+features")]
     #[serde(rename = "berth+features")]
@@ -43,6 +48,7 @@ impl fmt::Display for Subject {
             Subject::NullWithEvents => "null+events",
             Subject::Berth => "berth",
             Subject::BerthWithRecorder => "berth+recorder",
+            Subject::BerthAsked => "berth+asked",
             Subject::BerthWithFeatures => "berth+features",
             Subject::KubeScheduler => "kube-scheduler",
         })
@@ -56,7 +62,8 @@ impl Subject {
     }
 
     pub fn is_berth(self) -> bool {
-        matches!(self, Subject::Berth | Subject::BerthWithRecorder | Subject::BerthWithFeatures)
+        use Subject::{Berth, BerthAsked, BerthWithFeatures, BerthWithRecorder};
+        matches!(self, Berth | BerthWithRecorder | BerthAsked | BerthWithFeatures)
     }
 
     pub fn writes_events(self) -> bool {
@@ -82,7 +89,7 @@ impl Subject {
                 args.extend((self == Subject::NullWithEvents).then(|| "--events".into()));
                 Process::start("the null binder", &program, args, log.clone())?
             }
-            Subject::Berth | Subject::BerthWithRecorder => {
+            Subject::Berth | Subject::BerthAsked | Subject::BerthWithRecorder => {
                 let fixed = ["run", "--leader-elect=false", "--health-address=127.0.0.1:0", "--kubeconfig"];
                 let args = fixed.into_iter().map(Into::into).chain([kubeconfig.into_os_string()]);
                 let mut args: Vec<OsString> = args.collect();
@@ -105,7 +112,8 @@ impl Subject {
                 cluster.control_plane.start_scheduler("", gates.as_slice()).await?
             }
         };
-        Ok(Running { subject: self, process, log })
+        let askers = (self == Subject::BerthAsked).then(|| asked::ask(log.clone()));
+        Ok(Running { subject: self, process, log, askers })
     }
 }
 
@@ -114,6 +122,7 @@ pub struct Running {
     subject: Subject,
     pub process: Process,
     log: PathBuf,
+    askers: Option<Askers>,
 }
 
 /// berth's own counters.
@@ -138,9 +147,10 @@ impl Running {
         if !self.subject.is_berth() {
             return Ok(None);
         }
-        let log = std::fs::read_to_string(&self.log)?;
-        let address = log.split(" address=").nth(1).and_then(|rest| rest.split_whitespace().next());
-        let address = address.context("berth has not logged the address of its metrics")?;
+        if let Some(askers) = &self.askers {
+            askers.check()?;
+        }
+        let address = address_of(&self.log).context("berth has not logged the address of its metrics")?;
         let text = reqwest::get(format!("http://{address}/metrics")).await?.text().await?;
         let value = |name: &str| -> Result<f64> {
             let line = text
@@ -170,6 +180,12 @@ impl Running {
             lock_longest_in: longest_in.split('"').nth(1).unwrap_or_default().to_owned(),
         }))
     }
+}
+
+/// Returns the address at which berth says that it answers.
+pub fn address_of(log: &Path) -> Option<String> {
+    let log = std::fs::read_to_string(log).ok()?;
+    Some(log.split(" address=").nth(1)?.split_whitespace().next()?.to_owned())
 }
 
 /// Returns the labels and the value of each sample of a metric.

@@ -1,7 +1,7 @@
 //! `berth replay`: runs the scheduler again from a recording.
 
 use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,8 +14,8 @@ use super::failure::Failure;
 use super::output::{Output, answered, written};
 use super::progress::{ProgressBars, Stage};
 use crate::recording::{
-    ReadError, ReplayOutcome, ReplayReport, account, against, compare, open, read, replay as replayed, show,
-    show_accounts, show_settings,
+    AnonymiseError, ReadError, ReplayOutcome, ReplayReport, account, against, anonymise, compare, open, read,
+    replay as replayed, show, show_accounts, show_settings,
 };
 use berth_config::Config;
 use berth_scheduler::recording::RecordingEntry;
@@ -41,6 +41,9 @@ pub struct ReplayOptions {
     /// Print the recording as JSON, a record a line, and replay nothing.
     #[arg(long, conflicts_with = "output")]
     pub print: bool,
+    /// Print it without the names in it, to show it to others.
+    #[arg(long, requires = "print")]
+    pub anonymise: bool,
     /// Format: `table` for people, `json` for programs.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
@@ -50,7 +53,8 @@ pub struct ReplayOptions {
 /// are invalid, 3 a decision is another one.
 pub fn replay(options: &ReplayOptions) -> ExitCode {
     if options.print {
-        return match print(&options.file) {
+        let printed = if options.anonymise { print_anonymised(&options.file) } else { print(&options.file) };
+        return match printed {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => Failure::Other(error).exit(),
         };
@@ -86,6 +90,22 @@ fn print(file: &Path) -> Result<()> {
         });
         printed.map(|_| ()).map_err(|error| match error {
             ReadError::Io(error) => error,
+            other => std::io::Error::other(other),
+        })
+    })
+    .with_context(|| file.display().to_string())
+}
+
+fn print_anonymised(file: &Path) -> Result<()> {
+    let input = open(file)?;
+    let from_start = || -> io::Result<Watched> {
+        let mut again = input.try_clone()?;
+        again.rewind()?;
+        Ok(Watched::new(again))
+    };
+    written(|out| {
+        anonymise(from_start, out).map_err(|error| match error {
+            AnonymiseError::Read(ReadError::Io(error)) => error,
             other => std::io::Error::other(other),
         })
     })

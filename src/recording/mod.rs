@@ -3,6 +3,7 @@
 //! A process that is killed loses at most its last frame. A recording can also be printed as JSON, a record a line, and read so.
 
 mod account;
+mod anonymise;
 mod compare;
 mod node_use;
 mod read;
@@ -16,6 +17,7 @@ mod rerun_tests;
 mod tests;
 
 pub use account::{AccountComparison, RecordingAccount, StageTimes, account, against, show_accounts};
+pub use anonymise::{AnonymiseError, anonymise};
 pub use compare::{PodWaits, SettingsReport, compare, show_settings};
 pub use read::{Ending, ReadError, Record, open, read};
 pub use replay::{DecidedOtherwise, ReplayOutcome, ReplayReport, replay, show};

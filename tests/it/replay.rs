@@ -101,6 +101,15 @@ async fn what_was_recorded_is_decided_again_also_after_a_kill() {
     let [spread, packed] = of("nodesInUse");
     assert!(packed < spread, "{report}");
     assert!(of("waiting").iter().all(|waiting| *waiting >= 3.0), "the huge ones: {report}");
+    // As one shows it to others.
+    let ran = replay(&plain, &["--print", "--anonymise"]);
+    assert_eq!((ran.code, ran.out.lines().count()), (0, lines.lines().count()), "{}", ran.err);
+    let names = [":\"default\"", "default/", "web-", "more-", "huge-", "\"db\""];
+    names.into_iter().for_each(|name| assert!(!ran.out.contains(name), "{name}"));
+    assert_eq!(ran.out.matches("\"bind n").count(), lines.matches("\"bind default/").count());
+    std::fs::write(&plain, ran.out).expect("written");
+    let ran = replay(&plain, &[]);
+    assert!(ran.code == 0 && ran.out.ends_with("every decision is the same\n"), "{}{}", ran.out, ran.err);
     [&plain, &config].into_iter().for_each(|file| std::fs::remove_file(file).expect("removed"));
 
     let ran = replay(file, &["--against", file.to_str().expect("a path")]);

@@ -300,6 +300,10 @@ const COVERED: &[Document] = &[
             ("berth replay recording.jsonl", "tests/it/replay.rs"),
             ("berth replay recording.jsonl --config packed.yaml", "tests/it/replay.rs"),
             ("berth replay tuesday.jsonl --against today.jsonl", "tests/it/replay.rs"),
+            (
+                "kubectl exec --namespace berth-system POD -- /berth replay /var/lib/berth/recordings --print --anonymise > recording.jsonl",
+                "tests/it/replay.rs, without a container",
+            ),
         ],
     },
     Document {

@@ -6,8 +6,10 @@
 //!
 //! May not know: files, compression, clocks.
 
+mod anonymous;
 mod input;
 mod recorder;
+mod renamed;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -17,6 +19,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use anonymous::{Pseudonyms, RecordedWords};
 pub use input::{AgentStep, Did, Input};
 pub use recorder::{EngineRecorder, InputBytes, Tape, framed};
 pub use replay::{Difference, Replay, ReplayError};

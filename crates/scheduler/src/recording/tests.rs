@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::{
-    Difference, FORMAT, Opening, RecordError, RecordingEntry, Replay, ReplayError, Tape, framed, parse,
-    records,
+    Difference, FORMAT, Opening, Pseudonyms, RecordError, RecordedWords, RecordingEntry, Replay, ReplayError,
+    Tape, framed, parse, records,
 };
 use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::dispatch::Estimator;
@@ -20,6 +20,7 @@ use crate::repack::Residents;
 use crate::rules::mix;
 use crate::scheduler::{Eviction, Requester, SchedulerConfig, Share};
 use crate::testing::FakeOutlet;
+use berth_devices::{DeviceClass, PoolId};
 use berth_model::{
     Amounts, Identity, LabelSelector, Labels, Node, NodeSize, Operator, Peer, Pod, PodAffinity, PodSelector,
     PodSpec, PodTerm, Requirement, Usage,
@@ -77,6 +78,8 @@ struct Life {
     drawn: u64,
     pods: BTreeMap<Arc<str>, Pod>,
     made: u64,
+    /// No other replica has a share.
+    is_alone: bool,
 }
 
 const NODES: u64 = 12;
@@ -299,7 +302,8 @@ impl Life {
             }
             _ => {
                 let names = ["me", "other"];
-                engine.set_share(Share::new("me", names.into_iter().take(1 + self.draw(2) as usize)));
+                let replicas = 1 + self.draw(if self.is_alone { 1 } else { 2 }) as usize;
+                engine.set_share(Share::new("me", names.into_iter().take(replicas)));
                 engine.give_devices(self.drawn.is_multiple_of(2));
                 engine.advise(BTreeMap::new());
                 engine.withdraw_advice();
@@ -310,6 +314,10 @@ impl Life {
 
 /// Records a random life of so many steps.
 fn recorded(seed: u64, steps: usize) -> (Opening, Vec<RecordingEntry>) {
+    recorded_with(seed, steps, false)
+}
+
+fn recorded_with(seed: u64, steps: usize, is_alone: bool) -> (Opening, Vec<RecordingEntry>) {
     let tape = Memory::default();
     let agents = (1..=3).map(|seed| AgentConfig {
         // So that lists are evicted, and expire.
@@ -336,7 +344,8 @@ fn recorded(seed: u64, steps: usize) -> (Opening, Vec<RecordingEntry>) {
     )
     .expect("it starts");
     let mut judge = Agent::new(AgentConfig { cache: CacheLimits::unlimited(), seed: 9 });
-    let mut life = Life { engine: engine.clone(), told, seed, drawn: 0, pods: BTreeMap::new(), made: 0 };
+    let mut life =
+        Life { engine: engine.clone(), told, seed, drawn: 0, pods: BTreeMap::new(), made: 0, is_alone };
     for at in 0..NODES {
         let node = life.node(at);
         engine.apply_node(node);
@@ -391,6 +400,82 @@ fn what_is_recorded_is_the_same_as_json() {
     let opening = serde_json::to_string(&opening).expect("JSON");
     let (replay, difference) = replayed(serde_json::from_str(&opening).expect("an opening"), again.collect());
     assert_eq!((replay.entries(), difference), (entries.len() as u64, None));
+}
+
+#[test]
+fn without_names_a_recording_is_decided_alike_and_tells_none() {
+    let mut decisions = 0;
+    for seed in 200..208 {
+        let (opening, entries) = recorded_with(seed, 400, true);
+        let words = RecordedWords::default();
+        words.see(&opening).expect("words");
+        entries.iter().for_each(|entry| words.see(entry).expect("words"));
+        let names = Pseudonyms::of(words);
+        let mut replay =
+            Replay::begin(names.applied(&opening).expect("an opening")).expect("the same format");
+        for mut entry in entries {
+            let recorded = std::mem::take(&mut entry.decisions);
+            let entry = names.applied(&entry).expect("an entry");
+            let text = serde_json::to_string(&entry).expect("JSON");
+            let decided = replay.hear(entry).expect("it follows").map_or(Vec::new(), |anew| anew.replayed);
+            assert_eq!(recorded.len(), decided.len(), "seed {seed}: {recorded:?} {decided:?}");
+            for (recorded, decided) in recorded.iter().zip(&decided) {
+                assert!(names.are_all(recorded, decided), "seed {seed}: {recorded} {decided}");
+            }
+            decisions += decided.len();
+            for name in ["\"ns\"", "\"p1\"", "\"n1\"", "\"zone\"", "\"z1\"", "\"app1\"", "\"berth\""] {
+                assert!(!text.contains(name), "{name} in {text}");
+            }
+            assert!(decided.iter().all(|decided| !decided.contains("ns/")), "{decided:?}");
+        }
+    }
+    assert!(decisions > 100, "{decisions} decisions");
+}
+
+#[test]
+fn words_keep_their_order_and_those_that_the_scheduler_knows_stay() {
+    let words = RecordedWords::default();
+    let labels: Labels = [
+        ("team", "blue"),
+        ("kubernetes.io/hostname", "node-1"),
+        ("topology.kubernetes.io/zone", "zone-a"),
+        ("example.kubernetes.io.com/a", "7"),
+        ("berth.dev/queue", ""),
+    ]
+    .into_iter()
+    .collect();
+    let class = DeviceClass {
+        name: "gpu".into(),
+        selectors: ["device.driver == 'gpu.example.com'".into()].into(),
+        ..DeviceClass::default()
+    };
+    let pool = PoolId { driver: "gpu.example.com".into(), name: "node-1".into() };
+    let text: Arc<str> = "web-0-extended-resources-uid-1".into();
+    let claims = (text, "web-0", "uid-1");
+    let record = (&labels, &class, &pool, &claims);
+    words.see(&record).expect("words");
+    let names = Pseudonyms::of(words);
+    let renamed: Labels = names.applied(&labels).expect("labels");
+    let pairs: Vec<_> = renamed.iter().collect();
+    let stays = |key: &str| pairs.iter().find(|(known, _)| *known == key).map(|(_, value)| *value);
+    assert_eq!(stays("berth.dev/queue"), Some(""));
+    let [node, zone] =
+        ["kubernetes.io/hostname", "topology.kubernetes.io/zone"].map(|key| stays(key).expect(key));
+    assert!(node < zone && [node, zone].iter().all(|name| name.starts_with('n') && !name.contains('-')));
+    let with_domain: Vec<_> = pairs.iter().filter(|(key, _)| key.ends_with("/n")).collect();
+    assert!(matches!(&with_domain[..], [(_, "7")]), "{pairs:?}");
+    let class: DeviceClass = names.applied(&class).expect("a class");
+    assert_eq!(&*class.selectors[0], "device.driver == 'gpu.example.com'");
+    assert_ne!(&*class.name, "gpu");
+    let pool: PoolId = names.applied(&pool).expect("a pool");
+    assert_eq!((&*pool.driver, &*pool.name), ("gpu.example.com", node));
+    let (made, pod, uid): (String, String, String) =
+        names.applied(&(claims.0.to_string(), claims.1.to_owned(), claims.2.to_owned())).expect("words");
+    assert_eq!(made, format!("{pod}-extended-resources-{uid}"));
+    let (bind, anew) = ("bind web-0/uid-1 to node-1", format!("bind {pod}/{uid} to {node}"));
+    assert!(names.are_all(bind, &anew));
+    assert!(!names.are_all(bind, &format!("bind {pod}/{uid} to {zone}")));
+    assert!(!names.are_all(bind, &anew.replace("bind", "claim")));
 }
 
 #[test]
@@ -459,7 +544,15 @@ fn an_engine_whose_tape_is_full_goes_on_without_it() {
         Some(Box::new(Full)),
     )
     .expect("it starts");
-    let mut life = Life { engine: engine.clone(), told, seed: 1, drawn: 0, pods: BTreeMap::new(), made: 0 };
+    let mut life = Life {
+        engine: engine.clone(),
+        told,
+        seed: 1,
+        drawn: 0,
+        pods: BTreeMap::new(),
+        made: 0,
+        is_alone: false,
+    };
     let node = Node { unschedulable: false, ..life.node(0) };
     engine.apply_node(node);
     engine.retain_nodes(&["n0".into()].into());
