@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use crate::columns;
-use crate::explain::show::{counted, wrapped};
+use crate::explain::show::{BALANCE_WORST, IMAGES_WORST, SHARE_WORST, UNITS, counted, percent, wrapped};
 use berth_scheduler::decisions::{CandidateReport, DecisionReport, HintReport, StageReport};
 
 /// Writes the reasons for people.
@@ -82,9 +82,9 @@ fn scores(candidate: &CandidateReport) -> [String; 7] {
         candidate.node_affinity.to_string(),
         candidate.pod_affinity.to_string(),
         format!("{:.1}", candidate.spread),
-        candidate.share.to_string(),
-        candidate.balance.to_string(),
-        candidate.images.to_string(),
+        percent(candidate.share.into(), SHARE_WORST),
+        percent(candidate.balance.into(), BALANCE_WORST),
+        percent(candidate.images.into(), IMAGES_WORST),
     ]
 }
 
@@ -108,12 +108,9 @@ fn candidates(report: &DecisionReport, width: usize, out: &mut impl Write) -> io
     for line in columns::table(&rows, &columns::widths(&rows), &[0]).lines() {
         writeln!(out, "    {line}")?;
     }
-    wrapped(
-        out,
-        "    ",
-        "(less is better; columns after the free amounts are compared from left to right)",
-        width,
-    )
+    let note =
+        format!("(less is better; columns after the free amounts are compared from left to right; {UNITS})");
+    wrapped(out, "    ", &note, width)
 }
 
 fn stages(stages: &StageReport) -> String {

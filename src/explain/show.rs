@@ -123,9 +123,9 @@ fn candidates(
             scores.node_affinity.to_string(),
             scores.pod_affinity.to_string(),
             format!("{:.1}", scores.spread),
-            scores.share.to_string(),
-            scores.balance.to_string(),
-            scores.images.to_string(),
+            percent(scores.share, SHARE_WORST),
+            percent(scores.balance, BALANCE_WORST),
+            percent(scores.images, IMAGES_WORST),
         ]
     }));
     for line in columns::table(&rows, &columns::widths(&rows), &[0]).lines() {
@@ -134,11 +134,26 @@ fn candidates(
     if shown < feasible.len() {
         writeln!(out, "    and {} more", feasible.len() - shown)?;
     }
-    let note = match under_policy {
-        true => "(less is better; columns are compared in the order of the policy)",
-        false => "(less is better; columns are compared from left to right)",
+    let order = match under_policy {
+        true => "columns are compared in the order of the policy",
+        false => "columns are compared from left to right",
     };
-    wrapped(out, "    ", note, style.width.max(60))
+    wrapped(out, "    ", &format!("(less is better; {order}; {UNITS})"), style.width.max(60))
+}
+
+/// The worst scores.
+pub const SHARE_WORST: u16 = 63;
+pub const BALANCE_WORST: u16 = 15;
+pub const IMAGES_WORST: u16 = 7;
+/// What the scores count.
+pub const UNITS: &str = "taints: untolerated ones; node affinity: weights not met; pod affinity: \
+                         weights met, negated; spread: points of kube-scheduler; \
+                         share: of the node that would be requested or, when packing, free; balance: between the shares of CPU and \
+                         memory; images: to be pulled";
+
+/// Returns a score in percent of the worst one.
+pub fn percent(score: u16, worst: u16) -> String {
+    format!("{:.0} %", 100.0 * f64::from(score) / f64::from(worst))
 }
 
 /// Writes the reasons why the other nodes are rejected.
