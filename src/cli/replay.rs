@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 
 use super::engine_settings::{agent_configs, scheduler_config};
@@ -52,6 +52,14 @@ pub struct ReplayOptions {
 /// Exit codes: 0 every decision is the same or the comparison is complete, 1 the file cannot be read, 2 the options or the configuration
 /// are invalid, 3 a decision is another one.
 pub fn replay(options: &ReplayOptions) -> ExitCode {
+    // What the scheduler relies on may not hold in a recording that somebody has edited.
+    std::panic::catch_unwind(|| carry_out(options)).unwrap_or_else(|_| {
+        let why = "the scheduler panicked, as written above: the recording was edited, or it is a bug";
+        Failure::Other(anyhow!("{}: {why}", options.file.display())).exit()
+    })
+}
+
+fn carry_out(options: &ReplayOptions) -> ExitCode {
     if options.print {
         let printed = if options.anonymise { print_anonymised(&options.file) } else { print(&options.file) };
         return match printed {

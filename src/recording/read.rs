@@ -14,6 +14,9 @@ use berth_scheduler::recording::{FORMAT, Opening, ReplayError, parse, records};
 /// The first bytes of a frame.
 const MAGIC: [u8; 4] = 0x184D_2204_u32.to_le_bytes();
 
+/// Maximum size of a frame when it is decompressed. A block has 256 KiB and one more record, which may be a list of all pods.
+const FRAME_BYTES_MAX: u64 = 1 << 30;
+
 /// How a recording ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
@@ -118,7 +121,10 @@ pub fn read<E: From<ReadError>>(
     while !input.fill_buf().map_err(ReadError::from)?.is_empty() {
         block.clear();
         let damaged = |number, why: &dyn ToString| ReadError::Damaged { number, why: why.to_string() };
-        match FrameDecoder::new(&mut input).read_to_end(&mut block) {
+        match FrameDecoder::new(&mut input).take(FRAME_BYTES_MAX + 1).read_to_end(&mut block) {
+            Ok(bytes) if bytes as u64 > FRAME_BYTES_MAX => {
+                return Err(damaged(number + 1, &"its frame is larger than 1 GiB").into());
+            }
             // A frame has records, unless its header is cut off.
             Ok(0) => return Ok(Ending::CutOff),
             Ok(_) => {}
