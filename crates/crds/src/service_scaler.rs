@@ -58,7 +58,8 @@ pub struct ServiceScalerSpec {
 
     /// Estimator of container sizes.
     /// `showar`: mean of the samples of `behavior.windowSeconds` plus three standard deviations.
-    /// `autopilot-window` and `autopilot-ensemble`: as in Google's Autopilot; they start without history after each
+    /// `hours`: the peaks of the same hours of the days before, or of the last hours if they are higher, plus 15 %.
+    /// `autopilot-window` and `autopilot-ensemble`: as in Google's Autopilot. All but `showar` start without history after each
     /// change of the leader, and do not shrink a container before they have samples of one day.
     #[serde(default)]
     pub estimator: SizeEstimator,
@@ -119,6 +120,7 @@ pub enum ScalingDimension {
 pub enum SizeEstimator {
     #[default]
     Showar,
+    Hours,
     AutopilotWindow,
     AutopilotEnsemble,
 }

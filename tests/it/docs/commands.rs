@@ -141,11 +141,19 @@ const COVERED: &[Document] = &[
             ("cargo bench --bench agent", BENCHMARK),
             ("cargo bench --bench agent -- --quick", BENCHMARK),
             (
+                "cargo test --locked --test it recommend::hours -- --nocapture",
+                "itself; the table is what it prints",
+            ),
+            (
                 "cargo bench --bench cluster -- --workload lived-in --subjects berth,berth+recorder --repeat 5",
                 BENCHMARK,
             ),
             ("cargo test --profile dist --test it explain::speed -- --ignored", BENCHMARK),
             ("cargo test --profile dist --test it fit:: -- --ignored", BENCHMARK),
+            (
+                "cargo bench --bench cluster -- --workload lived-in --subjects berth,berth+asked --repeat 3",
+                BENCHMARK,
+            ),
             ("cargo test --profile dist --test it drain:: -- --ignored", BENCHMARK),
         ],
     },

@@ -172,6 +172,7 @@ impl ScaledService {
                 settings,
                 estimator: match spec.estimator {
                     SizeEstimator::Showar => None,
+                    SizeEstimator::Hours => Some(Method::Hours),
                     SizeEstimator::AutopilotWindow => Some(Method::AutopilotWindow),
                     SizeEstimator::AutopilotEnsemble => Some(Method::AutopilotEnsemble),
                 },

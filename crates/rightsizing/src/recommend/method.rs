@@ -1,4 +1,4 @@
-//! Alternatives to the estimator of the Vertical Pod Autoscaler: Autopilot's and SHOWAR's. Used in backtests, and
+//! Alternatives to the estimator of the Vertical Pod Autoscaler: berth's, Autopilot's and SHOWAR's. Used in backtests, and
 //! for VPAs that select one by the annotation `berth.dev/estimator`.
 //!
 //! The state of such an estimator is not kept across a restart or a change of leader: it starts without samples.
@@ -11,6 +11,7 @@ use super::aggregate::Shapes;
 use super::amount::{self, Amount};
 use super::autopilot::{Aggregator, Ensemble, EnsembleSettings, Interval, MovingWindow, WindowSettings};
 use super::buckets::Buckets;
+use super::hours::{Hours, HoursSettings};
 use super::showar::{self, ShowarEstimator};
 use super::time::UnixNanos;
 use berth_model::PerResource;
@@ -20,6 +21,7 @@ const DAY_NS: i64 = 24 * 3_600_000_000_000;
 /// Estimators that a VPA can select besides `vpa`, which stands for the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
+    Hours,
     AutopilotWindow,
     AutopilotEnsemble,
     Showar,
@@ -27,7 +29,7 @@ pub enum Method {
 
 /// A VPA selects an unknown estimator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown estimator `{0}`: use vpa, autopilot-window, autopilot-ensemble or showar")]
+#[error("unknown estimator `{0}`: use vpa, hours, autopilot-window, autopilot-ensemble or showar")]
 pub struct UnknownMethod(String);
 
 impl Method {
@@ -35,6 +37,7 @@ impl Method {
     pub fn parse(text: &str) -> Result<Option<Method>, UnknownMethod> {
         Ok(match text {
             "vpa" => None,
+            "hours" => Some(Method::Hours),
             "autopilot-window" => Some(Method::AutopilotWindow),
             "autopilot-ensemble" => Some(Method::AutopilotEnsemble),
             "showar" => Some(Method::Showar),
@@ -57,6 +60,7 @@ pub struct Sizer {
 
 #[derive(Debug, Clone)]
 enum Recommender {
+    Hours(Hours),
     Window(Aggregator, MovingWindow),
     Ensemble(Aggregator, Ensemble),
     Showar(ShowarEstimator),
@@ -66,7 +70,7 @@ impl Recommender {
     fn aggregator(&mut self) -> Option<&mut Aggregator> {
         match self {
             Recommender::Window(aggregator, _) | Recommender::Ensemble(aggregator, _) => Some(aggregator),
-            Recommender::Showar(_) => None,
+            Recommender::Hours(_) | Recommender::Showar(_) => None,
         }
     }
 
@@ -74,13 +78,14 @@ impl Recommender {
         match self {
             Recommender::Window(_, window) => window.take(interval),
             Recommender::Ensemble(_, ensemble) => ensemble.take(interval),
-            Recommender::Showar(_) => {}
+            Recommender::Hours(_) | Recommender::Showar(_) => {}
         }
     }
 
-    /// Returns the limit of Autopilot's estimators, in cores or bytes.
+    /// Returns the size by all estimators but SHOWAR's, in cores or bytes.
     fn limit(&self) -> Option<f64> {
         match self {
+            Recommender::Hours(hours) => hours.size(),
             Recommender::Window(_, window) => window.limit(),
             Recommender::Ensemble(_, ensemble) => ensemble.limit(),
             Recommender::Showar(_) => None,
@@ -97,6 +102,7 @@ impl Sizer {
         let buckets = Arc::new(buckets.clone());
         let aggregator = Aggregator::new(&buckets, !is_cpu);
         let recommender = match method {
+            Method::Hours => Recommender::Hours(Hours::new(HoursSettings::defaults(), is_cpu)),
             Method::AutopilotWindow => {
                 let settings = pick(WindowSettings::defaults(), is_cpu);
                 Recommender::Window(aggregator, MovingWindow::new(settings, &buckets))
@@ -124,6 +130,10 @@ impl Sizer {
                 showar.add(time, amount);
                 None
             }
+            Recommender::Hours(hours) => {
+                hours.add(time, value);
+                None
+            }
             other => other.aggregator().and_then(|aggregator| aggregator.add(pod, time, value)),
         };
         if let Some(interval) = closed {
@@ -144,8 +154,12 @@ impl Sizer {
 
     /// Counts all samples up to `now` without waiting for later ones. Must be called before each use of the size.
     pub fn advance(&mut self, now: UnixNanos) {
-        if let Recommender::Showar(showar) = &mut self.recommender {
-            showar.decide();
+        match &mut self.recommender {
+            Recommender::Showar(showar) => {
+                showar.decide();
+            }
+            Recommender::Hours(hours) => hours.decide(now),
+            Recommender::Window(..) | Recommender::Ensemble(..) => {}
         }
         let closed = self.recommender.aggregator().and_then(|aggregator| aggregator.close(now));
         if let Some(interval) = closed {

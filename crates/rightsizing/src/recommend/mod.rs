@@ -22,6 +22,7 @@ pub mod estimate;
 pub mod feed;
 pub mod histogram;
 pub mod histogram_checkpoint;
+pub mod hours;
 pub mod method;
 pub mod open;
 pub mod post;

@@ -37,6 +37,8 @@ pub enum EstimatorKind {
     Max,
     /// The 99th percentile of the last 7 days, plus the margin
     P99,
+    /// berth's: the peaks of the same hours of the days before, plus 15 %
+    Hours,
     /// Autopilot's moving window: a percentile of the load plus 10 to 15 %, and the maximum of the last hour
     AutopilotWindow,
     /// Autopilot's ensemble: of several simple models, the one with the lowest recent cost
@@ -46,10 +48,11 @@ pub enum EstimatorKind {
 }
 
 impl EstimatorKind {
-    pub const ALL: [EstimatorKind; 6] = [
+    pub const ALL: [EstimatorKind; 7] = [
         EstimatorKind::Vpa,
         EstimatorKind::Max,
         EstimatorKind::P99,
+        EstimatorKind::Hours,
         EstimatorKind::AutopilotWindow,
         EstimatorKind::AutopilotEnsemble,
         EstimatorKind::Showar,
@@ -60,6 +63,7 @@ impl EstimatorKind {
             EstimatorKind::Vpa => "vpa",
             EstimatorKind::Max => "max",
             EstimatorKind::P99 => "p99",
+            EstimatorKind::Hours => "hours",
             EstimatorKind::AutopilotWindow => "autopilot-window",
             EstimatorKind::AutopilotEnsemble => "autopilot-ensemble",
             EstimatorKind::Showar => "showar",
@@ -72,6 +76,7 @@ impl EstimatorKind {
             EstimatorKind::Vpa => "The target of the Vertical Pod Autoscaler",
             EstimatorKind::Max => "The highest usage ever seen, plus the margin",
             EstimatorKind::P99 => "The 99th percentile of the last 7 days, plus the margin",
+            EstimatorKind::Hours => "berth's: the peaks of the same hours of the days before, plus 15 %",
             EstimatorKind::AutopilotWindow => {
                 "Autopilot's moving window: a percentile of the load plus 10 to 15 %, and the maximum of the last hour"
             }
@@ -100,6 +105,7 @@ impl EstimatorKind {
             EstimatorKind::P99 => {
                 Box::new(P99 { floor, rules, usage: VecDeque::new(), needs: VecDeque::new() })
             }
+            EstimatorKind::Hours => Box::new(Other::new(Method::Hours, resource, settings)),
             EstimatorKind::AutopilotWindow => {
                 Box::new(Other::new(Method::AutopilotWindow, resource, settings))
             }

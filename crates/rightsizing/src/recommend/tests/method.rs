@@ -94,6 +94,7 @@ fn each_estimator_says_what_it_does_of_steady_usage_and_the_old_one_is_back_when
     let plain = Bench::new().recommended();
     for (method, cpu, memory) in [
         (Method::Showar, 2000..2001, 1000..1001),
+        (Method::Hours, 2300..2301, 1150..1151),
         // The width of a bucket, and the margin.
         (Method::AutopilotWindow, 2300..2500, 1150..1250),
         (Method::AutopilotEnsemble, 2000..2150, 1100..1250),
@@ -111,7 +112,7 @@ fn each_estimator_says_what_it_does_of_steady_usage_and_the_old_one_is_back_when
 
 #[test]
 fn a_kill_raises_memory_at_once() {
-    for method in [Method::Showar, Method::AutopilotWindow, Method::AutopilotEnsemble] {
+    for method in [Method::Showar, Method::Hours, Method::AutopilotWindow, Method::AutopilotEnsemble] {
         let mut bench = Bench::new();
         bench.store.set_method(&bench.workload, "app", Some(method));
         bench.run(1450, 200, 300);

@@ -1,4 +1,4 @@
-//! Autopilot's and SHOWAR's estimators, adapted for backtests.
+//! The estimators of `method.rs`, adapted for backtests.
 
 use super::BacktestEstimator;
 use crate::recommend::amount::Amount;
