@@ -55,7 +55,7 @@ pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) ->
     }
     let (violating, others): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| violates(unit));
     let mut victims = Victims::none(site.node);
-    let (mut gone, mut gone_groups) = (BTreeSet::new(), BTreeSet::new());
+    let mut gone_groups = BTreeSet::new();
     let wanted_kept = violating.len();
     for (at, unit) in violating.into_iter().chain(others).enumerate() {
         let group = unit.group.map(|group| &*group.name);
@@ -69,13 +69,12 @@ pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) ->
             victims.groups += u32::from(group.is_some());
             gone_groups.extend(group);
         }
-        let pods: Vec<_> = unit.all().filter(|pod| gone.insert(pod.pod.uid.clone())).collect();
         if unit.lent {
-            victims.lent.extend(pods.iter().filter_map(|pod| pod.holding.quota.clone()));
+            victims.lent.extend(unit.all().filter_map(|pod| pod.holding.quota.clone()));
         } else if site.reclaims {
-            victims.unlent += pods.len();
+            victims.unlent += unit.all().count();
         }
-        victims.pods.extend(pods.into_iter().cloned());
+        victims.pods.extend(unit.all().cloned());
     }
     victims.pods.sort_by_cached_key(|pod| importance(pod));
     match victims.pods.is_empty() {
@@ -85,7 +84,8 @@ pub fn dry_run(ground: &mut impl Ground, site: &Site, mut spending: Spending) ->
     }
 }
 
-/// Returns the units in the order in which they are put back: pods that borrow last; then the most important first.
+/// Returns the units in the order in which they are put back: pods that borrow last; then the most important first, but
+/// spare pods after the rest of their group.
 fn units(pods: &[Potential]) -> Vec<Unit<'_>> {
     let mut alone = Vec::new();
     let mut groups: BTreeMap<&str, Unit> = BTreeMap::new();
@@ -102,5 +102,20 @@ fn units(pods: &[Potential]) -> Vec<Unit<'_>> {
     }
     let mut units: Vec<_> = alone.into_iter().chain(groups.into_values()).collect();
     units.sort_by_cached_key(|unit| (unit.lent, unit.here.iter().map(|pod| importance(pod)).min()));
-    units
+    // A spare pod stays only with its group, so it is put back after that.
+    let name_of = |unit: &Unit| unit.group.map(|group| group.name.clone());
+    let mut to_come: BTreeSet<_> = units.iter().filter(|unit| !unit.spare).filter_map(name_of).collect();
+    let (mut ordered, mut early): (Vec<Unit>, Vec<Unit>) = Default::default();
+    for unit in units {
+        let name = name_of(&unit);
+        if unit.spare && name.as_ref().is_some_and(|name| to_come.contains(name)) {
+            early.push(unit);
+            continue;
+        }
+        ordered.push(unit);
+        if let Some(name) = name.filter(|name| to_come.remove(name)) {
+            ordered.extend(early.extract_if(.., |unit| unit.group.is_some_and(|group| group.name == name)));
+        }
+    }
+    ordered
 }

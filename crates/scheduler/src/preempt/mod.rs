@@ -87,13 +87,15 @@ impl VictimGroup {
         self.members.get(uid).map(|(_, role)| *role)
     }
 
-    /// Returns `spare` once these pods are gone.
-    fn spare_without(&self, gone: &BTreeSet<Arc<str>>) -> Vec<usize> {
-        let mut spare = self.spare.clone();
-        for role in gone.iter().filter_map(|uid| self.role_of(uid)) {
-            take_one(spare.get_mut(role));
+    /// Returns the group once these pods are gone.
+    fn without(self: &Arc<Self>, gone: &BTreeSet<Arc<str>>) -> Arc<Self> {
+        let mut left = self.clone();
+        for uid in gone.iter().filter(|uid| self.members.contains_key(*uid)) {
+            let left = Arc::make_mut(&mut left);
+            let role = left.members.remove(uid).map(|(_, role)| role);
+            take_one(role.and_then(|role| left.spare.get_mut(role)));
         }
-        spare
+        left
     }
 }
 
@@ -187,17 +189,22 @@ impl Site {
         self
     }
 
-    /// Returns the site without the most important spare pods of groups that cannot do without them as well once these
-    /// pods are gone, on any node.
+    /// Returns the site once these pods are gone, on any node: without the most important spare pods of groups that cannot
+    /// do without them as well then.
     pub fn left_by_groups(mut self, gone: &BTreeSet<Arc<str>>) -> Site {
-        let mut left: BTreeMap<Arc<str>, Vec<usize>> = BTreeMap::new();
-        self.pods.retain(|known| {
-            let Some(group) = known.group.as_ref().filter(|_| known.spare) else {
+        // The members of a group that may be evicted whole are not all of it.
+        let mut groups: BTreeMap<(Arc<str>, bool), (Arc<VictimGroup>, Vec<usize>)> = BTreeMap::new();
+        self.pods.retain_mut(|known| {
+            let Some(group) = &mut known.group else {
                 return true;
             };
-            let left = left.entry(group.name.clone()).or_insert_with(|| group.spare_without(gone));
-            let spare = group.role_of(&known.pod.pod.uid).and_then(|role| left.get_mut(role));
-            take_one(spare)
+            let (left, spare) = groups.entry((group.name.clone(), known.spare)).or_insert_with(|| {
+                let left = group.without(gone);
+                let spare = left.spare.clone();
+                (left, spare)
+            });
+            *group = left.clone();
+            !known.spare || take_one(left.role_of(&known.pod.pod.uid).and_then(|role| spare.get_mut(role)))
         });
         self
     }
@@ -242,11 +249,11 @@ impl Site {
             };
             let claims = groups.entry(group.name.clone()).or_insert_with(|| ClaimsOnGroup::new(&group));
             if claims.has_spare(&pod.pod.uid) {
-                let lent = match claim(&pod) {
+                let lent = match claims.on(&pod, &mut claim) {
                     VictimClaim::No => continue,
                     claim => claim == VictimClaim::Lent,
                 };
-                claims.take_spare(&pod.pod.uid);
+                take_one(claims.spare_like(&pod.pod.uid));
                 pods.push(Potential { pod: Arc::new(pod), lent, group: Some(group), spare: true });
             } else if let Some(all) = claims.all(priority, &mut claim)
                 && !all.stay.contains(&pod.pod.uid)
@@ -271,8 +278,8 @@ struct ClaimsOnGroup {
     group: Arc<VictimGroup>,
     /// Remaining spare pods by role.
     spare: Vec<usize>,
-    /// Uids of the spare pods that it may preempt.
-    alone: BTreeSet<Arc<str>>,
+    /// Answers by uid: each pod is asked for once.
+    asked: BTreeMap<Arc<str>, VictimClaim>,
     /// The whole group, once asked for. `Some(None)`: a pod with a lower priority is protected.
     all: Option<Option<ClaimedGroup>>,
 }
@@ -289,7 +296,7 @@ struct ClaimedGroup {
 impl ClaimsOnGroup {
     fn new(group: &Arc<VictimGroup>) -> Self {
         let (group, spare) = (group.clone(), group.spare.clone());
-        ClaimsOnGroup { group, spare, alone: BTreeSet::new(), all: None }
+        ClaimsOnGroup { group, spare, asked: BTreeMap::new(), all: None }
     }
 
     fn spare_like(&mut self, uid: &str) -> Option<&mut usize> {
@@ -300,9 +307,8 @@ impl ClaimsOnGroup {
         self.spare_like(uid).is_some_and(|spare| *spare > 0)
     }
 
-    fn take_spare(&mut self, uid: &Arc<str>) {
-        take_one(self.spare_like(uid));
-        self.alone.insert(uid.clone());
+    fn on(&mut self, pod: &Occupant, claim: &mut impl FnMut(&Occupant) -> VictimClaim) -> VictimClaim {
+        *self.asked.entry(pod.pod.uid.clone()).or_insert_with(|| claim(pod))
     }
 
     fn all(
@@ -310,8 +316,38 @@ impl ClaimsOnGroup {
         priority: i32,
         claim: &mut impl FnMut(&Occupant) -> VictimClaim,
     ) -> Option<&ClaimedGroup> {
-        let ClaimsOnGroup { group, alone, all, .. } = self;
-        all.get_or_insert_with(|| claim_all(group, alone, priority, claim)).as_ref()
+        if self.all.is_none() {
+            self.all = Some(self.claim_all(priority, claim));
+        }
+        self.all.as_ref().and_then(Option::as_ref)
+    }
+
+    /// Returns what a preemptor with this priority may preempt of the whole group; `None`: nothing, because a pod with a
+    /// lower priority is protected.
+    fn claim_all(
+        &mut self,
+        priority: i32,
+        claim: &mut impl FnMut(&Occupant) -> VictimClaim,
+    ) -> Option<ClaimedGroup> {
+        let group = self.group.clone();
+        let mut members: Vec<_> = group.pods().collect();
+        members.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
+        let (mut lent, mut stay) = (false, BTreeSet::new());
+        for member in members {
+            match self.on(member, claim) {
+                VictimClaim::No if member.holding.priority >= priority => {
+                    stay.insert(member.pod.uid.clone());
+                }
+                VictimClaim::No => return None,
+                VictimClaim::Lent => lent = true,
+                VictimClaim::Lower => {}
+            }
+        }
+        let mut victims = group;
+        if !stay.is_empty() {
+            Arc::make_mut(&mut victims).members.retain(|uid, _| !stay.contains(uid));
+        }
+        Some(ClaimedGroup { victims, lent, stay })
     }
 }
 
@@ -321,34 +357,6 @@ fn take_one(left: Option<&mut usize>) -> bool {
         *left = left.saturating_sub(1);
         any
     })
-}
-
-/// Returns what a preemptor with this priority may preempt of a group; `alone`: uids of the members asked for already.
-/// `None`: nothing, because a pod with a lower priority is protected.
-fn claim_all(
-    group: &Arc<VictimGroup>,
-    alone: &BTreeSet<Arc<str>>,
-    priority: i32,
-    claim: &mut impl FnMut(&Occupant) -> VictimClaim,
-) -> Option<ClaimedGroup> {
-    let mut members: Vec<_> = group.pods().filter(|pod| !alone.contains(&pod.pod.uid)).collect();
-    members.sort_by_cached_key(|pod| std::cmp::Reverse(importance(pod)));
-    let (mut lent, mut stay) = (false, BTreeSet::new());
-    for member in members {
-        match claim(member) {
-            VictimClaim::No if member.holding.priority >= priority => {
-                stay.insert(member.pod.uid.clone());
-            }
-            VictimClaim::No => return None,
-            VictimClaim::Lent => lent = true,
-            VictimClaim::Lower => {}
-        }
-    }
-    let mut victims = group.clone();
-    if !stay.is_empty() {
-        Arc::make_mut(&mut victims).members.retain(|uid, _| !stay.contains(uid));
-    }
-    Some(ClaimedGroup { victims, lent, stay })
 }
 
 /// Sort key: more important pods first (upstream: `MoreImportantPod`): by priority, then by earlier start; a pod that

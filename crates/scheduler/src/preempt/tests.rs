@@ -207,19 +207,44 @@ fn of_a_group_on_one_node_the_least_important_spare_pods_go_one_by_one_and_all_p
 
 #[test]
 fn a_group_has_no_spare_pods_left_where_others_have_gone_elsewhere() {
-    let ledger = ledger(&[(2, 500, 0, 0), (0, 500, 0, 0)]);
-    let members = ["u0", "u1", "far"].map(|uid| {
-        let mut member = ledger.occupant(if uid == "far" { "u0" } else { uid }).expect("it is there");
+    let ledger = ledger(&[(3, 300, 0, 0), (2, 300, 0, 0), (0, 300, 0, 0)]);
+    let members = ["u0", "u1", "u2", "far", "near"].map(|uid| {
+        let mut member = ledger.occupant(if uid.starts_with('u') { uid } else { "u0" }).expect("it is there");
         member.pod.uid = uid.into();
         Arc::new(member)
     });
-    let group = group(members, 1);
+    let group = group(members, 2);
     let site = Site::new(&ledger, NodeId(0), 5, &|_| Some(group.clone()));
     let spare = |site: &Site| site.pods.iter().map(|known| known.spare).collect::<Vec<_>>();
-    assert_eq!(spare(&site), [true, false]);
+    assert_eq!(spare(&site), [true, true, false]);
     let left = site.left_without(&["other".into()].into());
+    assert_eq!(spare(&left), [true, true, false]);
+    // One after the other, as victims are found.
+    let left = left.left_by_groups(&["far".into()].into());
     assert_eq!(spare(&left), [true, false]);
-    assert_eq!(spare(&left.left_without(&["far".into()].into())), [false]);
+    let left = left.left_by_groups(&["near".into()].into());
+    assert_eq!(spare(&left), [false]);
+    let found = agent(&ledger).dry_run(&class(300, 5), &left, &Budgets::default(), Default::default());
+    assert_eq!(uids(&found.expect("the whole group")), ["u0", "u1", "u2"], "none that is gone already");
+}
+
+#[test]
+fn a_spare_pod_goes_before_the_rest_of_its_group_also_if_it_is_more_important() {
+    // u0 has another role, of which one more is elsewhere; the others are the minimum of theirs.
+    let ledger = ledger(&[(3, 200, 0, 0), (1, 400, 0, 0), (1, 400, 0, 0)]);
+    let member = |uid: &str| Arc::new(ledger.occupant(uid).expect("it is there"));
+    let members = [("u0", 0), ("u1", 1), ("u2", 1)].map(|(uid, role)| (uid.into(), (member(uid), role)));
+    let group = VictimGroup {
+        name: "g".into(),
+        members: members.into_iter().collect(),
+        spare: vec![1, 0],
+        unsettled: false,
+    };
+    let group = Arc::new(group);
+    let site = Site::new(&ledger, NodeId(0), 5, &|_| Some(group.clone()));
+    let found = agent(&ledger).dry_run(&class(200, 5), &site, &Budgets::default(), Default::default());
+    let victims = found.expect("it is less important");
+    assert_eq!((uids(&victims), victims.groups), (vec!["u0"], 0));
 }
 
 #[test]
