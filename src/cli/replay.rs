@@ -111,13 +111,15 @@ fn print_anonymised(file: &Path) -> Result<()> {
         again.rewind()?;
         Ok(Watched::new(again))
     };
-    written(|out| {
-        anonymise(from_start, out).map_err(|error| match error {
-            AnonymiseError::Read(ReadError::Io(error)) => error,
-            other => std::io::Error::other(other),
-        })
-    })
-    .with_context(|| file.display().to_string())
+    let mut failed = None;
+    written(|out| match anonymise(from_start, out) {
+        Err(AnonymiseError::Read(ReadError::Io(error))) => Err(error),
+        other => {
+            failed = other.err();
+            Ok(())
+        }
+    })?;
+    failed.map_or(Ok(()), Err).with_context(|| file.display().to_string())
 }
 
 fn answer(options: &ReplayOptions) -> Result<ReplayReport> {

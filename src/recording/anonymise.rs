@@ -42,7 +42,8 @@ pub fn anonymise<R: Read>(
         records = record.number;
         Ok(match record.number {
             1 => words.see(&record.opening()?),
-            _ => words.see(&record.parse::<RecordingEntry>()?),
+            // The scheduler decides anew.
+            _ => words.see(&RecordingEntry { decisions: Vec::new(), ..record.parse()? }),
         }?)
     })?;
     let (names, mut under_way) = (Pseudonyms::of(words), None);

@@ -78,6 +78,7 @@ impl LabelSelector {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodSelector {
     /// Sorted. The pod's own namespace if the term names none.
+    #[serde(deserialize_with = "crate::sorted::deserialize")]
     pub namespaces: Box<[Arc<str>]>,
     /// Also selects pods of namespaces with matching labels.
     pub namespace_selector: LabelSelector,

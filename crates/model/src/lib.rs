@@ -19,6 +19,7 @@ mod quantity;
 mod report;
 mod resources;
 mod selector;
+mod sorted;
 mod taints;
 pub mod validate;
 mod volumes;

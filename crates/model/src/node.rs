@@ -18,15 +18,17 @@ pub struct Node {
     pub allocatable: Amounts,
     pub extended: Extended,
     /// Features of the kubelet (`status.declaredFeatures`), sorted.
+    #[serde(deserialize_with = "crate::sorted::deserialize")]
     pub declared_features: Box<[Arc<str>]>,
     /// Sorted by name.
+    #[serde(deserialize_with = "crate::sorted::deserialize")]
     pub images: Box<[Image]>,
     /// Invalid fields of the node; they count as zero, so that no pod is misplaced.
     pub problems: Box<[String]>,
 }
 
 /// A container image that is present on a node, under one of its names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Image {
     pub name: Arc<str>,
     pub size_bytes: i64,

@@ -39,7 +39,7 @@ impl Amounts {
 /// Resources beyond [`Amounts`]: extended resources, huge pages, attachable volumes. Sorted by name, no zero
 /// amounts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Extended(Vec<(Arc<str>, i64)>);
+pub struct Extended(#[serde(deserialize_with = "crate::sorted::deserialize")] Vec<(Arc<str>, i64)>);
 
 impl Extended {
     /// Returns the amount of `name`; 0 if absent.

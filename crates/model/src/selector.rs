@@ -41,9 +41,9 @@ pub struct Requirement {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Operator {
     /// Values sorted.
-    In(Box<[Arc<str>]>),
+    In(#[serde(deserialize_with = "crate::sorted::deserialize")] Box<[Arc<str>]>),
     /// Values sorted. A node without the label matches.
-    NotIn(Box<[Arc<str>]>),
+    NotIn(#[serde(deserialize_with = "crate::sorted::deserialize")] Box<[Arc<str>]>),
     Exists,
     DoesNotExist,
     Gt(i64),

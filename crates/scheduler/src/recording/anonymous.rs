@@ -13,30 +13,34 @@ use serde::de::DeserializeOwned;
 
 use super::RecordError;
 use super::renamed::{Renamed, Words};
+use berth_model::DEVICE_CLASS_PREFIX;
 
-/// Fields whose words CEL expressions name, and the expressions themselves.
-const SPOKEN_OF: [(&str, &str); 7] = [
+/// Fields whose words stay: CEL expressions and what they name, drivers of devices and volumes, and kinds of controllers.
+const PLAIN: [(&str, &str); 9] = [
     ("DeviceAlternative", "selectors"),
     ("DeviceAlternative", "capacity"),
     ("DeviceClass", "selectors"),
     ("DeviceConstraint", "attribute"),
     ("DeviceTraits", "attributes"),
     ("DeviceTraits", "capacity"),
-    ("PoolId", "driver"),
+    ("PodOwner", "api_version"),
+    ("PodOwner", "kind"),
+    ("Opening", "version"),
 ];
-const VERSION: (&str, &str) = ("Opening", "version");
+/// The same in all types.
+const DRIVERS: [&str; 2] = ["driver", "provisioner"];
 /// Domains of keys that Kubernetes and berth know.
-const DOMAINS: [&str; 3] = ["kubernetes.io", "k8s.io", "berth.dev"];
+const DOMAINS: [&str; 4] = ["kubernetes.io", "k8s.io", "x-k8s.io", "berth.dev"];
 /// Words that the scheduler knows.
 const KNOWN: [&str; 4] = ["", "true", "false", "pods"];
-/// Between the names of which that of a claim for extended resources consists.
-const INFIX: &str = "-extended-resources-";
+/// Between the words of which one consists: the name of a claim for extended resources, and zones of a volume.
+const BETWEEN: [&str; 2] = ["-extended-resources-", "__"];
 
 /// The words of the records seen so far.
 #[derive(Debug, Default)]
 pub struct RecordedWords {
     words: RefCell<BTreeSet<String>>,
-    spoken_of: RefCell<BTreeSet<String>>,
+    plain: RefCell<BTreeSet<String>>,
 }
 
 impl RecordedWords {
@@ -52,34 +56,47 @@ impl RecordedWords {
 
 impl Words for RecordedWords {
     fn is_apart(&self, of: &'static str, field: &'static str) -> bool {
-        SPOKEN_OF.contains(&(of, field)) || (of, field) == VERSION
+        PLAIN.contains(&(of, field)) || DRIVERS.contains(&field)
     }
 
     fn word<'a>(&self, word: &'a str, apart: bool) -> Cow<'a, str> {
-        let all = if apart { &self.spoken_of } else { &self.words };
-        let mut all = all.borrow_mut();
-        for part in word.split(INFIX).filter(|part| !all.contains(*part)).collect::<Vec<_>>() {
-            all.insert(part.to_owned());
+        let add = |all: &RefCell<BTreeSet<String>>, word: &str| {
+            if !all.borrow().contains(word) {
+                all.borrow_mut().insert(word.to_owned());
+            }
+        };
+        if apart {
+            add(&self.plain, word);
+        } else {
+            let part = |part: &str| {
+                add(&self.words, part);
+                String::new()
+            };
+            in_parts(word, &|_| false, &part);
         }
         Cow::Borrowed(word)
     }
 }
 
-/// What takes the place of each word; the others stay.
+/// What takes the place of words.
 #[derive(Debug)]
-pub struct Pseudonyms(BTreeMap<String, String>);
+pub struct Pseudonyms {
+    numbers: BTreeMap<String, String>,
+    /// Words that stay wherever they are.
+    plain: BTreeSet<String>,
+}
 
 impl Pseudonyms {
     /// Returns those for all words that may tell whose cluster it is.
     pub fn of(found: RecordedWords) -> Pseudonyms {
-        let (words, spoken_of) = (found.words.into_inner(), found.spoken_of.into_inner());
+        let (words, plain) = (found.words.into_inner(), found.plain.into_inner());
         let digits = words.len().to_string().len();
-        let numbered =
-            words.into_iter().enumerate().filter(|(_, word)| !stays(word) && !spoken_of.contains(word));
+        let numbered = words.into_iter().enumerate().filter(|(_, word)| !plain.contains(word));
         // What has a domain, such as the name of a resource, is told from what has none.
         let number =
             |at: usize, word: &str| format!("n{at:0digits$}{}", if word.contains('/') { "/n" } else { "" });
-        Pseudonyms(numbered.map(|(at, word)| (word.clone(), number(at, &word))).collect())
+        let numbers = numbered.map(|(at, word)| (word.clone(), number(at, &word))).collect();
+        Pseudonyms { numbers, plain }
     }
 
     /// Returns the record without names.
@@ -94,36 +111,51 @@ impl Pseudonyms {
     /// Returns whether it is the same decision but for the names.
     pub fn are_all(&self, recorded: &str, decided: &str) -> bool {
         let (kind, of_recorded) = subjects(recorded);
-        let named = of_recorded.iter().map(|name| self.one(name)).collect::<Vec<_>>();
-        (kind, named) == subjects(decided)
-    }
-
-    fn one<'a>(&'a self, word: &'a str) -> &'a str {
-        self.0.get(word).map_or(word, |number| number)
+        let named = of_recorded.iter().map(|name| self.word(name, false)).collect::<Vec<_>>();
+        let (same, of_decided) = subjects(decided);
+        kind == same && named == of_decided
     }
 }
 
 impl Words for Pseudonyms {
     fn is_apart(&self, of: &'static str, field: &'static str) -> bool {
-        (of, field) == VERSION
+        PLAIN.contains(&(of, field)) || DRIVERS.contains(&field)
     }
 
     fn word<'a>(&self, word: &'a str, apart: bool) -> Cow<'a, str> {
         if apart {
             return Cow::Borrowed(word);
         }
-        let parts: Vec<_> = word.split(INFIX).map(|part| self.one(part)).collect();
-        Cow::Owned(parts.join(INFIX))
+        let number = |part: &str| self.numbers.get(part).map_or(part, |number| number).to_owned();
+        Cow::Owned(in_parts(word, &|word| self.plain.contains(word), &number))
+    }
+}
+
+/// Returns a word with other parts, but for those that stay.
+fn in_parts(word: &str, stay: &dyn Fn(&str) -> bool, part: &dyn Fn(&str) -> String) -> String {
+    if let Some(class) = word.strip_prefix(DEVICE_CLASS_PREFIX) {
+        return format!("{DEVICE_CLASS_PREFIX}{}", in_parts(class, stay, part));
+    }
+    if stays(word) || stay(word) {
+        return word.to_owned();
+    }
+    // A request and one of its alternatives; domains have dots.
+    let is_pair = word.split_once('/').is_some_and(|(first, _)| !first.contains('.'));
+    let between = BETWEEN.into_iter().find(|between| word.contains(between)).or(is_pair.then_some("/"));
+    match between {
+        Some(between) => {
+            let parts: Vec<_> = word.split(between).map(|word| in_parts(word, stay, part)).collect();
+            parts.join(between)
+        }
+        None => part(word),
     }
 }
 
 /// Returns whether a word tells nothing of whose cluster it is, or is known to the scheduler.
 fn stays(word: &str) -> bool {
     let has_domain = |domain: &str| {
-        let of_key = word.split_once('/').map(|(domain, _)| domain);
-        of_key
-            .and_then(|of| of.strip_suffix(domain))
-            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        let of_key = word.split_once('/').and_then(|(of, _)| of.strip_suffix(domain));
+        of_key.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
     KNOWN.contains(&word) || word.parse::<i64>().is_ok() || DOMAINS.iter().any(|domain| has_domain(domain))
 }

@@ -13,8 +13,9 @@ use crate::agent::{Agent, AgentConfig, CacheLimits};
 use crate::dispatch::Estimator;
 use crate::engine::Engine;
 use crate::hints::{Hint, SelectedPods};
-use crate::objects::{ClusterObject, DisruptionBudget, ObjectKind, ObjectName};
+use crate::objects::{ClusterObject, DisruptionBudget, ObjectKind, ObjectName, system_defaults};
 use crate::placement::{BindOutcome, Binding, Truth};
+use crate::profile::{Profile, Profiles};
 use crate::queue::BackoffLimits;
 use crate::repack::Residents;
 use crate::rules::mix;
@@ -22,8 +23,8 @@ use crate::scheduler::{Eviction, Requester, SchedulerConfig, Share};
 use crate::testing::FakeOutlet;
 use berth_devices::{DeviceClass, PoolId};
 use berth_model::{
-    Amounts, Identity, LabelSelector, Labels, Node, NodeSize, Operator, Peer, Pod, PodAffinity, PodSelector,
-    PodSpec, PodTerm, Requirement, Usage,
+    Amounts, DeviceConstraint, Identity, Image, LabelSelector, Labels, Node, NodeAffinity, NodeSelectorTerm,
+    NodeSize, Operator, Peer, Pod, PodAffinity, PodOwner, PodSelector, PodSpec, PodTerm, Requirement, Usage,
 };
 
 #[derive(Clone, Default)]
@@ -96,6 +97,9 @@ impl Life {
         Node {
             labels: [("zone", zone.as_str()), ("kubernetes.io/hostname", &*name)].into_iter().collect(),
             name,
+            images: ["docker.io/app0", "registry.k8s.io/pause", "us.gcr.io/app1"]
+                .map(|name| Image { name: name.into(), size_bytes: at as i64 * (100 << 20) })
+                .into(),
             unschedulable: self.draw(8) == 0,
             allocatable: Amounts { cpu_milli: 4000, memory: 1 << 33, ephemeral_storage: 0, pods: 30 },
             ..Node::default()
@@ -127,6 +131,18 @@ impl Life {
             ..Identity::default()
         };
         let theirs = self.draw(6) == 0;
+        // Of the values, `true` is one that the scheduler knows.
+        let zones = Operator::any_of(vec!["a1".into(), "true".into(), "z0".into(), "z1".into()]);
+        let zone = Requirement { key: "zone".into(), operator: zones };
+        let term = NodeSelectorTerm { expressions: [zone].into(), ..NodeSelectorTerm::default() };
+        let required = (self.draw(4) == 0).then(|| [term].into());
+        let node_affinity = NodeAffinity { required, ..NodeAffinity::default() };
+        let images = [["docker.io/app0", "us.gcr.io/app1"][self.draw(2) as usize].into()].into();
+        let owner = PodOwner {
+            api_version: "apps/v1".into(),
+            kind: "ReplicaSet".into(),
+            name: format!("{app}-set").into(),
+        };
         Pod {
             uid: uid.clone(),
             namespace: "ns".into(),
@@ -136,9 +152,35 @@ impl Life {
             generation: 1,
             peer: Arc::new(Peer { identity, affinity: affinity.clone(), ..Peer::default() }),
             usage: usage.clone(),
-            spec: Ok(Arc::new(PodSpec { usage, pod_affinity: affinity, ..PodSpec::default() })),
+            owner: Some(owner),
+            spec: Ok(Arc::new(PodSpec {
+                usage,
+                pod_affinity: affinity,
+                node_affinity,
+                images,
+                ..PodSpec::default()
+            })),
             ..Pod::default()
         }
+    }
+
+    /// Applies the ReplicaSets of the pods.
+    fn replica_sets(&self) {
+        let sets = (0..5).map(|at| {
+            let app: Arc<str> = format!("app{at}").into();
+            let requirement =
+                Requirement { key: "app".into(), operator: Operator::any_of(vec![app.clone()]) };
+            let name = ObjectName { namespace: "ns".into(), name: format!("{app}-set").into() };
+            let selector = LabelSelector::All([requirement].into());
+            self.engine.apply_object(ClusterObject::Selecting {
+                kind: ObjectKind::ReplicaSet,
+                name: name.clone(),
+                selector,
+            });
+            name
+        });
+        let names = sets.collect();
+        self.engine.retain_objects(ObjectKind::ReplicaSet, &names);
     }
 
     /// Carries out what the engine has told so far.
@@ -332,6 +374,8 @@ fn recorded_with(seed: u64, steps: usize, is_alone: bool) -> (Opening, Vec<Recor
         backoff: BackoffLimits { initial: Duration::from_millis(1), max: Duration::from_millis(5) },
         refresh: Duration::from_millis(5),
         reserve_after: Duration::from_millis(50),
+        objects: [ObjectKind::ReplicaSet].into(),
+        profiles: Profiles::from(Profile { default_spread: system_defaults(), ..Profile::default() }).into(),
         ..SchedulerConfig::default()
     };
     let (outlet, told) = outlet();
@@ -351,6 +395,7 @@ fn recorded_with(seed: u64, steps: usize, is_alone: bool) -> (Opening, Vec<Recor
         engine.apply_node(node);
     }
     engine.retain_nodes(&(0..NODES).map(|at| format!("n{at}").into()).collect());
+    life.replica_sets();
     engine.retain_pods(&HashSet::new());
     engine.set_term(Some(1));
     for at in 0..steps {
@@ -450,9 +495,26 @@ fn words_keep_their_order_and_those_that_the_scheduler_knows_stay() {
         ..DeviceClass::default()
     };
     let pool = PoolId { driver: "gpu.example.com".into(), name: "node-1".into() };
-    let text: Arc<str> = "web-0-extended-resources-uid-1".into();
-    let claims = (text, "web-0", "uid-1");
-    let record = (&labels, &class, &pool, &claims);
+    let constraint = DeviceConstraint {
+        requests: ["request/big".into()].into(),
+        attribute: "gpu.example.com/model".into(),
+        distinct: false,
+    };
+    let owner = PodOwner { api_version: "apps/v1".into(), kind: "ReplicaSet".into(), name: "web".into() };
+    let composed = [
+        "web-0-extended-resources-uid-1",
+        "web-0",
+        "uid-1",
+        "deviceclass.resource.kubernetes.io/gpu",
+        "gpu",
+        "zone-a__zone-b",
+        "zone-a",
+        "zone-b",
+        "request",
+        "big",
+        "scheduling.x-k8s.io/pod-group",
+    ];
+    let record = (&labels, &class, &pool, &constraint, &owner, &composed);
     words.see(&record).expect("words");
     let names = Pseudonyms::of(words);
     let renamed: Labels = names.applied(&labels).expect("labels");
@@ -469,9 +531,21 @@ fn words_keep_their_order_and_those_that_the_scheduler_knows_stay() {
     assert_ne!(&*class.name, "gpu");
     let pool: PoolId = names.applied(&pool).expect("a pool");
     assert_eq!((&*pool.driver, &*pool.name), ("gpu.example.com", node));
-    let (made, pod, uid): (String, String, String) =
-        names.applied(&(claims.0.to_string(), claims.1.to_owned(), claims.2.to_owned())).expect("words");
-    assert_eq!(made, format!("{pod}-extended-resources-{uid}"));
+    let owner: PodOwner = names.applied(&owner).expect("an owner");
+    assert_eq!((&*owner.api_version, &*owner.kind), ("apps/v1", "ReplicaSet"));
+    assert_ne!(&*owner.name, "web");
+    let composed: Vec<String> = names.applied(&composed.map(str::to_owned).to_vec()).expect("words");
+    let [made, pod, uid, of_class, of, zones, first, second, request, big, group] = &composed[..] else {
+        panic!("{composed:?}")
+    };
+    assert_eq!(*made, format!("{pod}-extended-resources-{uid}"));
+    assert_eq!(*of_class, format!("deviceclass.resource.kubernetes.io/{of}"));
+    assert_eq!(**of, *class.name);
+    assert_eq!(*zones, format!("{first}__{second}"));
+    assert_eq!(group, "scheduling.x-k8s.io/pod-group");
+    let constraint: DeviceConstraint = names.applied(&constraint).expect("a constraint");
+    assert_eq!(*constraint.requests[0], format!("{request}/{big}"));
+    assert_eq!(&*constraint.attribute, "gpu.example.com/model");
     let (bind, anew) = ("bind web-0/uid-1 to node-1", format!("bind {pod}/{uid} to {node}"));
     assert!(names.are_all(bind, &anew));
     assert!(!names.are_all(bind, &format!("bind {pod}/{uid} to {zone}")));
