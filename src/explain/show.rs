@@ -146,10 +146,9 @@ pub const SHARE_WORST: u16 = 63;
 pub const BALANCE_WORST: u16 = 15;
 pub const IMAGES_WORST: u16 = 7;
 /// What the scores count.
-pub const UNITS: &str = "taints: untolerated ones; node affinity: weights not met; pod affinity: \
-                         weights met, negated; spread: points of kube-scheduler; \
-                         share: of the node that would be requested or, when packing, free; balance: between the shares of CPU and \
-                         memory; images: to be pulled";
+pub const UNITS: &str = "taints: untolerated ones; node affinity: weights not met; pod affinity: weights met, negated; spread: \
+                         points of kube-scheduler; share: of the node that would be requested or, when packing, free, and of its \
+                         devices where the pod needs some; balance: between the shares of CPU and memory; images: to be pulled";
 
 /// Returns a score in percent of the worst one.
 pub fn percent(score: u16, worst: u16) -> String {

@@ -15,7 +15,7 @@ use crate::simulate::traces::traces;
 
 const HOUR_NS: i64 = 3_600_000_000_000;
 const PACE: Pace = Pace { step_ns: HOUR_NS, warm_up_ns: 24 * HOUR_NS };
-/// KRR's rule for CPU. Its size is exceeded twice as often as ours may be on the series that choose: on others it is more often.
+/// KRR's rule for CPU. On the series that choose, ours may be exceeded half as often: on others it is more.
 const REFERENCE: EstimatorKind = EstimatorKind::P99;
 
 /// `hours` with other settings.

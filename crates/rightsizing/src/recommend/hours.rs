@@ -3,7 +3,7 @@
 //! The usage of many services repeats each day. So the size follows the hour: of each hour the highest usage of any pod is kept, and the
 //! size is for what the same hours of the days before needed, or for the peak of the last hours if that is higher. It grows at once, and
 //! shrinks only if that is worth a change. Memory does not follow the hour, since it is not given back: its size is for the peak of all
-//! days. berth's own; `tests/it/recommend.rs` chooses [`HoursSettings`] by cross-validation on published series.
+//! days. berth's own; `tests/it/recommend/hours.rs` chooses [`HoursSettings`] by cross-validation on published series.
 
 use std::collections::VecDeque;
 
