@@ -193,18 +193,15 @@ impl Site {
     /// do without them as well then.
     pub fn left_by_groups(mut self, gone: &BTreeSet<Arc<str>>) -> Site {
         // The members of a group that may be evicted whole are not all of it.
-        let mut groups: BTreeMap<(Arc<str>, bool), (Arc<VictimGroup>, Vec<usize>)> = BTreeMap::new();
+        let mut groups: BTreeMap<(Arc<str>, bool), ClaimsOnGroup> = BTreeMap::new();
         self.pods.retain_mut(|known| {
             let Some(group) = &mut known.group else {
                 return true;
             };
-            let (left, spare) = groups.entry((group.name.clone(), known.spare)).or_insert_with(|| {
-                let left = group.without(gone);
-                let spare = left.spare.clone();
-                (left, spare)
-            });
-            *group = left.clone();
-            !known.spare || take_one(left.role_of(&known.pod.pod.uid).and_then(|role| spare.get_mut(role)))
+            let left = groups.entry((group.name.clone(), known.spare));
+            let left = left.or_insert_with(|| ClaimsOnGroup::new(&group.without(gone)));
+            *group = left.group.clone();
+            !known.spare || take_one(left.spare_like(&known.pod.pod.uid))
         });
         self
     }
