@@ -446,12 +446,8 @@ impl LiveTrial<'_> {
         let nodes: Vec<_> = survey.candidates.iter().rev().take(SITES_MAX).copied().collect();
         let (sites, budgets) = self.engine.sites_of(&nodes, &kind.class, pod.priority);
         let mut cheapest: Option<(Victims, Site)> = None;
-        for mut site in sites {
-            site = if site.pods.iter().any(|there| self.gone.contains(&there.pod.pod.uid)) {
-                site.left_without(&self.gone)
-            } else {
-                site.left_by_groups(&self.gone)
-            };
+        for site in sites {
+            let site = site.left_without(&self.gone);
             // The view is older than the sites.
             if self.agent.view().row(site.node).revision == site.revision
                 && let Ok(victims) = self.agent.dry_run(&kind.class, &site, &budgets, self.now)

@@ -86,7 +86,7 @@ impl Agent {
     pub fn suppose_evicted(&mut self, site: Site, gone: &BTreeSet<Arc<str>>) -> Site {
         let is_gone = |known: &Potential| gone.contains(&known.pod.pod.uid);
         if !site.pods.iter().any(is_gone) {
-            return site.left_by_groups(gone);
+            return site.left_without(gone);
         }
         self.view.alter(site.node, |row| {
             for known in site.pods.iter().filter(|known| is_gone(known)) {

@@ -104,18 +104,12 @@ fn units(pods: &[Potential]) -> Vec<Unit<'_>> {
     units.sort_by_cached_key(|unit| (unit.lent, unit.here.iter().map(|pod| importance(pod)).min()));
     // A spare pod stays only with its group, so it is put back after that.
     let name_of = |unit: &Unit| unit.group.map(|group| group.name.clone());
-    let mut to_come: BTreeSet<_> = units.iter().filter(|unit| !unit.spare).filter_map(name_of).collect();
-    let (mut ordered, mut early): (Vec<Unit>, Vec<Unit>) = Default::default();
-    for unit in units {
-        let name = name_of(&unit);
-        if unit.spare && name.as_ref().is_some_and(|name| to_come.contains(name)) {
-            early.push(unit);
-            continue;
-        }
-        ordered.push(unit);
-        if let Some(name) = name.filter(|name| to_come.remove(name)) {
-            ordered.extend(early.extract_if(.., |unit| unit.group.is_some_and(|group| group.name == name)));
-        }
-    }
-    ordered
+    let groups = units.iter().enumerate().filter(|(_, unit)| !unit.spare);
+    let places: BTreeMap<_, usize> = groups.filter_map(|(at, unit)| Some((name_of(unit)?, at))).collect();
+    let mut placed: Vec<_> = units.into_iter().enumerate().collect();
+    placed.sort_by_cached_key(|(at, unit)| {
+        let of_group = name_of(unit).and_then(|name| places.get(&name));
+        (of_group.map_or(*at, |of_group| *at.max(of_group)), unit.spare)
+    });
+    placed.into_iter().map(|(_, unit)| unit).collect()
 }

@@ -178,10 +178,15 @@ impl Site {
         row.vacated = Some(Arc::new(vacated.collect()));
     }
 
-    /// Returns the site once these pods are gone, and what they used is free.
+    /// Returns the site once these pods are gone, here or on other nodes, and what those here used is free.
     pub fn left_without(mut self, gone: &BTreeSet<Arc<str>>) -> Site {
+        let before = self.pods.len();
         self.pods.retain(|known| !gone.contains(&known.pod.pod.uid));
+        let is_as_before = self.pods.len() == before;
         self = self.left_by_groups(gone);
+        if is_as_before {
+            return self;
+        }
         self.devices = self.devices.map(|devices| devices.left_without(gone));
         for used in &mut self.once {
             used.users.retain(|uid| !gone.contains(uid));
@@ -189,9 +194,9 @@ impl Site {
         self
     }
 
-    /// Returns the site once these pods are gone, on any node: without the most important spare pods of groups that cannot
-    /// do without them as well then.
-    pub fn left_by_groups(mut self, gone: &BTreeSet<Arc<str>>) -> Site {
+    /// Returns the site without the most important spare pods of groups that cannot do without them as well once these pods
+    /// are gone, on any node.
+    fn left_by_groups(mut self, gone: &BTreeSet<Arc<str>>) -> Site {
         // The members of a group that may be evicted whole are not all of it.
         let mut groups: BTreeMap<(Arc<str>, bool), ClaimsOnGroup> = BTreeMap::new();
         self.pods.retain_mut(|known| {

@@ -220,9 +220,9 @@ fn a_group_has_no_spare_pods_left_where_others_have_gone_elsewhere() {
     let left = site.left_without(&["other".into()].into());
     assert_eq!(spare(&left), [true, true, false]);
     // One after the other, as victims are found.
-    let left = left.left_by_groups(&["far".into()].into());
+    let left = left.left_without(&["far".into()].into());
     assert_eq!(spare(&left), [true, false]);
-    let left = left.left_by_groups(&["near".into()].into());
+    let left = left.left_without(&["near".into()].into());
     assert_eq!(spare(&left), [false]);
     let found = agent(&ledger).dry_run(&class(300, 5), &left, &Budgets::default(), Default::default());
     assert_eq!(uids(&found.expect("the whole group")), ["u0", "u1", "u2"], "none that is gone already");
