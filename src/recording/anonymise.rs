@@ -64,7 +64,8 @@ pub fn anonymise<R: Read>(
             entry: replay.entries() + 1,
             at: Duration::from_nanos(entry.at).as_secs_f64(),
         };
-        let Ok(anew) = replay.hear(names.applied(&entry)?) else {
+        let entry = names.applied(&entry)?;
+        let Ok(anew) = replay.hear(entry.clone()) else {
             return Err(otherwise);
         };
         let decisions = anew.map_or(Vec::new(), |anew| anew.replayed);
@@ -72,7 +73,7 @@ pub fn anonymise<R: Read>(
         if recorded.len() != decisions.len() || !both.all(|(recorded, anew)| names.are_all(recorded, anew)) {
             return Err(otherwise);
         }
-        Ok(print(&RecordingEntry { decisions, ..names.applied(&entry)? }, out)?)
+        Ok(print(&RecordingEntry { decisions, ..entry }, out)?)
     })?;
     Ok(())
 }

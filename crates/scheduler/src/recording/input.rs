@@ -17,7 +17,7 @@ use crate::scheduler::{Eviction, Requester, Share};
 use berth_model::{Node, NodeSize, Pod};
 
 /// One input of a scheduler. Those without a word here are calls of [`Engine`](crate::engine::Engine) of that name.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Input<'a> {
     Tick,
@@ -120,7 +120,7 @@ pub enum Input<'a> {
 }
 
 /// What an agent did without the lock; times in nanoseconds, `at` since the start.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Did {
     /// It carried out its task. The times of the parts are an input: the dispatcher learns from them.

@@ -85,7 +85,7 @@ pub(crate) fn nanos(time: Duration) -> u64 {
 }
 
 /// Any other record: an input, and what the scheduler decided then.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RecordingEntry {
     /// Nanoseconds since the start.
     pub at: u64,
