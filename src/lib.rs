@@ -10,6 +10,7 @@ pub mod columns;
 pub mod drain;
 pub mod explain;
 pub mod fit;
+pub mod history;
 pub mod recording;
 pub mod top;
 mod trial;

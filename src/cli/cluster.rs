@@ -1,9 +1,27 @@
 //! The cluster that a command reads, from a kubeconfig.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use clap::Args;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+
+/// Where berth is installed.
+#[derive(Debug, Clone, Args)]
+pub struct ClusterOptions {
+    /// Kubeconfig file. Default: $KUBECONFIG, ~/.kube/config, or the service account of the pod.
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig file.
+    #[arg(long, value_name = "NAME", conflicts_with = "server")]
+    pub context: Option<String>,
+    /// Namespace in which berth is installed.
+    #[arg(long, value_name = "NAMESPACE", default_value = "berth-system", conflicts_with = "server")]
+    pub berth_namespace: String,
+    /// Name of its Lease (leaderElection.name).
+    #[arg(long, value_name = "NAME", default_value = "berth", conflicts_with = "server")]
+    pub lease: String,
+}
 
 /// Returns the configuration for this kubeconfig and context. Without a file, `$KUBECONFIG`, `~/.kube/config` or the service account of the
 /// pod is used.

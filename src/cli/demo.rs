@@ -43,6 +43,9 @@ pub struct DemoOptions {
     /// Leave everything running until Ctrl-C, and print commands to try.
     #[arg(long)]
     pub keep: bool,
+    /// Record in this folder what the scheduler hears and decides, for berth replay.
+    #[arg(long, value_name = "FOLDER")]
+    pub record: Option<PathBuf>,
     /// Format of the result; progress goes to standard error.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,

@@ -24,6 +24,14 @@ impl Failure {
         ExitCode::from(code)
     }
 
+    /// Says before it what was tried first.
+    pub fn context(self, first: String) -> Failure {
+        match self {
+            Failure::Input(error) => Failure::Input(error.context(first)),
+            Failure::Other(error) => Failure::Other(error.context(first)),
+        }
+    }
+
     /// Returns the error and the exit code.
     pub fn with_code(self) -> (anyhow::Error, u8) {
         match self {

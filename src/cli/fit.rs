@@ -67,6 +67,9 @@ pub fn fit(options: &FitOptions) -> ExitCode {
 fn answer(options: &FitOptions) -> Result<FitReport, Failure> {
     let report = match &options.server {
         Some(server) => runtime()?.block_on(asked(options, server))?,
+        None if options.access.token_file.is_some() => {
+            return Err(Failure::Input(anyhow!("--token-file is for --server URL")));
+        }
         None => tried(options)?,
     };
     report.notes.iter().for_each(|note| eprintln!("berth: {note}"));
@@ -126,7 +129,7 @@ fn tried(options: &FitOptions) -> Result<FitReport, Failure> {
         eprintln!("berth: there is no priority class {class}: its pods are tried with priority 0");
     }
     let known = dump.bad().len();
-    manifests.add_objects_to(&mut dump);
+    manifests.move_objects_to(&mut dump);
     if let Some(bad) = dump.bad().get(known) {
         return Err(input(anyhow!("{bad}")));
     }

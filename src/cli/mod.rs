@@ -20,6 +20,7 @@ mod server;
 mod shell;
 mod simulate;
 mod top;
+mod tunnel;
 mod ui;
 mod why;
 

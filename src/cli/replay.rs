@@ -1,4 +1,6 @@
-//! `berth replay`: runs the scheduler again from a recording.
+//! `berth replay`: runs the scheduler again from a recording, or from what other tools kept of a cluster.
+
+mod history;
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, Write};
@@ -29,8 +31,13 @@ const DIFFERENT: u8 = 3;
 #[command(after_help = EXIT_CODES)]
 pub struct ReplayOptions {
     /// A recording, which berth run makes with recorder.enabled; or what --print printed of one; or a folder, for the latest one in it.
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    /// Or two or more dumps (`kubectl get -o json`) of a cluster, in the order of their times: what became of its pods, and what berth
+    /// would have done with them. Or a trace of SimKube, with --nodes.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Dump of the cluster in which the pods of a trace of SimKube are placed.
+    #[arg(long, value_name = "DUMP", conflicts_with_all = ["print", "against"])]
+    pub nodes: Option<PathBuf>,
     /// Do not compare decisions: live through the recorded cluster with this configuration, and with the recorded one, and compare what
     /// comes out.
     #[arg(long, value_name = "FILE", conflicts_with = "print")]
@@ -55,31 +62,42 @@ pub fn replay(options: &ReplayOptions) -> ExitCode {
     // What the scheduler relies on may not hold in a recording that somebody has edited.
     std::panic::catch_unwind(|| carry_out(options)).unwrap_or_else(|_| {
         let why = "the scheduler panicked, as written above: the recording was edited, or it is a bug";
-        Failure::Other(anyhow!("{}: {why}", options.file.display())).exit()
+        let files: Vec<_> = options.files.iter().map(|file| file.display().to_string()).collect();
+        Failure::Other(anyhow!("{}: {why}", files.join(", "))).exit()
     })
 }
 
 fn carry_out(options: &ReplayOptions) -> ExitCode {
+    let file = match history::recording(options) {
+        Ok(Some(file)) => file,
+        Ok(None) => {
+            return match history::live_through(options) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(failure) => failure.exit(),
+            };
+        }
+        Err(failure) => return failure.exit(),
+    };
     if options.print {
-        let printed = if options.anonymise { print_anonymised(&options.file) } else { print(&options.file) };
+        let printed = if options.anonymise { print_anonymised(file) } else { print(file) };
         return match printed {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => Failure::Other(error).exit(),
         };
     }
     if !options.config.is_empty() {
-        return match with_other_settings(options) {
+        return match with_other_settings(options, file) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => failure.exit(),
         };
     }
     if let Some(later) = &options.against {
-        return match side_by_side(options, later) {
+        return match side_by_side(options, file, later) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => Failure::Other(error).exit(),
         };
     }
-    match answer(options) {
+    match answer(options, file) {
         Ok(ReplayReport { outcome: ReplayOutcome::Same, .. }) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(DIFFERENT),
         Err(error) => Failure::Other(error).exit(),
@@ -122,8 +140,7 @@ fn print_anonymised(file: &Path) -> Result<()> {
     failed.map_or(Ok(()), Err).with_context(|| file.display().to_string())
 }
 
-fn answer(options: &ReplayOptions) -> Result<ReplayReport> {
-    let file = &options.file;
+fn answer(options: &ReplayOptions, file: &Path) -> Result<ReplayReport> {
     let input = open(file)?;
     let began = Instant::now();
     let report = replayed(Watched::new(input)).with_context(|| file.display().to_string())?;
@@ -132,10 +149,10 @@ fn answer(options: &ReplayOptions) -> Result<ReplayReport> {
     Ok(report)
 }
 
-fn with_other_settings(options: &ReplayOptions) -> Result<(), Failure> {
+fn with_other_settings(options: &ReplayOptions, file: &Path) -> Result<(), Failure> {
     let mut config = Config::load(&options.config).map_err(|error| Failure::Input(error.into()))?;
     let report = compare(
-        || Ok(Watched::new(open(&options.file)?)),
+        || Ok(Watched::new(open(file)?)),
         |opening| {
             if config.agents == 0 {
                 config.agents = opening.agents.len() as u32;
@@ -143,13 +160,13 @@ fn with_other_settings(options: &ReplayOptions) -> Result<(), Failure> {
             (scheduler_config(&config), agent_configs(&config))
         },
     );
-    let report = report.with_context(|| options.file.display().to_string())?;
+    let report = report.with_context(|| file.display().to_string())?;
     let names: Vec<_> = options.config.iter().map(|file| format!("with {}", file.display())).collect();
     Ok(answered(options.output, &report, |out| show_settings(&report, &names.join(", "), out))?)
 }
 
-fn side_by_side(options: &ReplayOptions, later: &Path) -> Result<()> {
-    let files = [&*options.file, later];
+fn side_by_side(options: &ReplayOptions, file: &Path, later: &Path) -> Result<()> {
+    let files = [file, later];
     let told = |file: &Path| account(Watched::new(open(file)?)).with_context(|| file.display().to_string());
     let comparison = against(told(files[0])?, told(files[1])?);
     let names = files.map(|file| file.display().to_string());

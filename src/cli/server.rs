@@ -1,4 +1,4 @@
-//! Access to a running `berth run`, for commands that ask it.
+//! Access to a running `berth run`, for commands that ask it: at an address, or through the API server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,9 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use reqwest::{Certificate, Client, RequestBuilder, Response, Url};
 
+use super::cluster::ClusterOptions;
 use super::failure::Failure;
+use super::tunnel::{self, ViewerTokens};
 
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -15,7 +17,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Default, Args)]
 pub struct ServerAccess {
     /// File with a bearer token of someone who may get the path, as from `kubectl create token`; only over HTTPS.
-    #[arg(long, value_name = "FILE", requires = "server")]
+    #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// File with certificates that the process must be certified by.
     #[arg(long, value_name = "FILE", requires = "server", conflicts_with = "insecure_skip_tls_verify")]
@@ -27,15 +29,46 @@ pub struct ServerAccess {
 
 /// A process that can be asked.
 pub struct ServerClient {
-    pub server: Url,
+    /// What it is called in messages.
+    pub name: String,
+    server: Url,
     client: Client,
-    token: Option<String>,
+    token: Token,
+}
+
+/// The token that is sent.
+enum Token {
+    None,
+    Fixed(String),
+    OfViewers(ViewerTokens),
 }
 
 impl ServerAccess {
-    /// Prepares requests to `server`. `timeout`: that of a whole answer; `None`: it may go on for ever.
+    /// Prepares requests to the process at `server`; `None`: the leading one in the cluster. `timeout`: that of a whole answer; `None`: it
+    /// may go on for ever.
+    pub async fn reach(
+        &self,
+        server: Option<&Url>,
+        cluster: &ClusterOptions,
+        timeout: Option<Duration>,
+    ) -> Result<ServerClient, Failure> {
+        if let Some(server) = server {
+            return self.client(server, timeout);
+        }
+        let (server, tokens) = tunnel::open(cluster).await?;
+        // The API server makes sure where the tunnel ends.
+        let access = ServerAccess { insecure_skip_tls_verify: true, ..self.clone() };
+        let mut client = access.client(&server, timeout)?;
+        client.name = format!("berth in namespace {}", cluster.berth_namespace);
+        if self.token_file.is_none() {
+            client.token = Token::OfViewers(tokens);
+        }
+        Ok(client)
+    }
+
+    /// Prepares requests to `server`.
     pub fn client(&self, server: &Url, timeout: Option<Duration>) -> Result<ServerClient, Failure> {
-        let token = self.token(server)?;
+        let token = self.token(server)?.map_or(Token::None, Token::Fixed);
         // A proxy would not reach a port on this machine.
         let mut client = Client::builder().no_proxy().connect_timeout(CONNECT);
         if let Some(timeout) = timeout {
@@ -51,7 +84,7 @@ impl ServerAccess {
             client = client.tls_danger_accept_invalid_certs(true);
         }
         let client = client.build().context("cannot create an HTTP client")?;
-        Ok(ServerClient { server: server.clone(), client, token })
+        Ok(ServerClient { name: server.to_string(), server: server.clone(), client, token })
     }
 
     /// Returns the token to send to `server`.
@@ -79,7 +112,7 @@ impl ServerClient {
 
     /// Reads the rest of an answer.
     pub async fn text(&self, answer: Response) -> Result<String> {
-        let text = answer.text().await.with_context(|| format!("the answer of {} broke off", self.server))?;
+        let text = answer.text().await.with_context(|| format!("the answer of {} broke off", self.name))?;
         Ok(text.trim().to_owned())
     }
 
@@ -93,9 +126,11 @@ impl ServerClient {
     }
 
     async fn send(&self, mut request: RequestBuilder) -> Result<Response> {
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
-        }
-        request.send().await.with_context(|| format!("cannot ask {}", self.server))
+        request = match &self.token {
+            Token::None => request,
+            Token::Fixed(token) => request.bearer_auth(token),
+            Token::OfViewers(tokens) => request.bearer_auth(tokens.get().await?),
+        };
+        request.send().await.with_context(|| format!("cannot ask {}", self.name))
     }
 }

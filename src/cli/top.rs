@@ -13,6 +13,7 @@ use reqwest::{Response, Url};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::cluster::ClusterOptions;
 use super::failure::Failure;
 use super::output::width;
 use super::reading::runtime;
@@ -36,11 +37,13 @@ const PAGE: usize = 20;
 #[command(after_help = EXIT_CODES)]
 pub struct TopOptions {
     /// Address of the process: its healthAddress on this machine, such as http://127.0.0.1:10261, or its serving.address, such as
-    /// https://127.0.0.1:10260 with `kubectl port-forward`. The holder of the Lease has the queue.
+    /// https://127.0.0.1:10260 with `kubectl port-forward`. Default: the holder of the Lease in the cluster of the kubeconfig.
     #[arg(long, value_name = "URL")]
-    pub server: Url,
+    pub server: Option<Url>,
     #[command(flatten)]
     pub access: ServerAccess,
+    #[command(flatten)]
+    pub cluster: ClusterOptions,
     /// What is shown first.
     #[arg(long, value_name = "VIEW", default_value = "nodes")]
     pub view: TopView,
@@ -74,10 +77,10 @@ fn run(options: &TopOptions) -> Result<(), Failure> {
     if !options.once && !is_terminal {
         return Err(Failure::Input(anyhow!("the output is no terminal: --once prints one look as text")));
     }
-    let server = options.access.client(&options.server, None)?;
     let mut screen = TopScreen::new(std::env::var_os("NO_COLOR").is_some());
     screen.press(TopKey::Tab(options.view as usize));
     runtime()?.block_on(async {
+        let server = options.access.reach(options.server.as_ref(), &options.cluster, None).await?;
         let stream = open(&server).await?;
         match options.once {
             true => print_once(stream, &mut screen).await?,
@@ -93,7 +96,7 @@ async fn open(server: &ServerClient) -> Result<Response> {
     let status = answer.status();
     match status.is_success() {
         true => Ok(answer),
-        false => Err(refused(&server.server, status, &server.text(answer).await.unwrap_or_default())),
+        false => Err(refused(&server.name, status, &server.text(answer).await.unwrap_or_default())),
     }
 }
 

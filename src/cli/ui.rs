@@ -16,6 +16,7 @@ use clap::Args;
 use reqwest::Url;
 use tokio::net::TcpListener;
 
+use super::cluster::ClusterOptions;
 use super::failure::Failure;
 use super::reading::runtime;
 use super::server::{ServerAccess, ServerClient};
@@ -36,11 +37,13 @@ const FORWARDED: [HeaderName; 5] = [
 #[command(after_help = EXIT_CODES)]
 pub struct UiOptions {
     /// Address of the process: its healthAddress on this machine, such as http://127.0.0.1:10261, or its serving.address, such as
-    /// https://127.0.0.1:10260 with `kubectl port-forward`. The holder of the Lease has the queue.
+    /// https://127.0.0.1:10260 with `kubectl port-forward`. Default: the holder of the Lease in the cluster of the kubeconfig.
     #[arg(long, value_name = "URL")]
-    pub server: Url,
+    pub server: Option<Url>,
     #[command(flatten)]
     pub access: ServerAccess,
+    #[command(flatten)]
+    pub cluster: ClusterOptions,
     /// Port of the page on this machine; 0: any that is free.
     #[arg(long, value_name = "PORT", default_value_t = 10_267)]
     pub port: u16,
@@ -63,8 +66,8 @@ pub fn ui(options: &UiOptions) -> ExitCode {
 }
 
 fn run(options: &UiOptions) -> Result<(), Failure> {
-    let server = options.access.client(&options.server, None)?;
     runtime()?.block_on(async {
+        let server = options.access.reach(options.server.as_ref(), &options.cluster, None).await?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
         let listener = TcpListener::bind(address).await;
         let listener =
@@ -77,9 +80,9 @@ fn run(options: &UiOptions) -> Result<(), Failure> {
         let status = page.status();
         if !status.is_success() {
             let body = page.text().await.unwrap_or_default();
-            return Err(refused(&options.server, status, body.trim()).into());
+            return Err(refused(&source.server.name, status, body.trim()).into());
         }
-        println!("the page of {} is at http://127.0.0.1:{port}/ui/ (Ctrl-C ends)", options.server);
+        println!("the page of {} is at http://127.0.0.1:{port}/ui/ (Ctrl-C ends)", source.server.name);
         let server = axum::serve(listener, routes(Arc::new(source)));
         tokio::select! {
             served = async { server.await } => served.context("the server of the page failed")?,
@@ -89,7 +92,7 @@ fn run(options: &UiOptions) -> Result<(), Failure> {
     })
 }
 
-pub(super) fn refused(server: &Url, status: StatusCode, body: &str) -> anyhow::Error {
+pub(super) fn refused(server: &str, status: StatusCode, body: &str) -> anyhow::Error {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => anyhow!(
             "{server} refuses: give --token-file of a user whose ClusterRole allows `get` of /ui/ and /ui/*: {body}"

@@ -1,6 +1,5 @@
 //! `berth why`: why a placed pod has its node, from its annotation or from the memory of a running `berth run`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
 use reqwest::{StatusCode, Url};
 
-use super::cluster::cluster_config;
+use super::cluster::{ClusterOptions, cluster_config};
 use super::explain::{PodName, pod_name};
 use super::failure::Failure;
 use super::output::{Output, answered, width};
@@ -26,22 +25,18 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct WhyOptions {
-    /// The pod, as NAMESPACE/POD. With --server, it may be gone.
+    /// The pod, as NAMESPACE/POD. It may be gone.
     #[arg(value_name = "NAMESPACE/POD", value_parser = pod_name)]
     pub pod: PodName,
     /// Ask the process that placed it, the holder of the Lease, at this address: its healthAddress on this machine, such as
     /// http://127.0.0.1:10261, or its serving.address, such as https://127.0.0.1:10260 with `kubectl port-forward`. Default: read the
-    /// annotation of the pod (annotateDecisions).
-    #[arg(long, value_name = "URL", conflicts_with_all = ["kubeconfig", "context"])]
+    /// annotation of the pod (annotateDecisions), or ask the holder of the Lease in the cluster of the kubeconfig.
+    #[arg(long, value_name = "URL")]
     pub server: Option<Url>,
-    /// Kubeconfig file. Default: $KUBECONFIG, ~/.kube/config, or the service account of the pod.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig file.
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
     #[command(flatten)]
     pub access: ServerAccess,
+    #[command(flatten)]
+    pub cluster: ClusterOptions,
     /// Format: `table` for people, `json` for programs.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
@@ -58,43 +53,43 @@ pub fn why(options: &WhyOptions) -> ExitCode {
 fn answer(options: &WhyOptions) -> Result<(), Failure> {
     let report = runtime()?.block_on(async {
         match &options.server {
-            Some(server) => asked(options, server).await,
-            None => annotated(options).await,
+            Some(_) => asked(options).await,
+            None => match annotated(options).await? {
+                Ok(report) => Ok(report),
+                Err(missing) => asked(options).await.map_err(|failure| failure.context(missing)),
+            },
         }
     })?;
     answered(options.output, &report, |out| why::table(&report, width(), out))?;
     Ok(())
 }
 
-/// Reads the annotation of the pod.
-async fn annotated(options: &WhyOptions) -> Result<DecisionReport, Failure> {
+/// Reads the annotation of the pod, or says what is missing.
+async fn annotated(options: &WhyOptions) -> Result<Result<DecisionReport, String>> {
     const NO_CLUSTER: &str =
         "no cluster configured: give --kubeconfig FILE, or ask a process with --server URL";
     let PodName { namespace, name } = &options.pod;
-    let (kubeconfig, context) = (options.kubeconfig.as_deref(), options.context.as_deref());
+    let (kubeconfig, context) = (options.cluster.kubeconfig.as_deref(), options.cluster.context.as_deref());
     let config = cluster_config(kubeconfig, context, NO_CLUSTER).await?;
     let client = kube::Client::try_from(config).context("cannot create a client")?;
     let pods: kube::Api<Pod> = kube::Api::namespaced(client, namespace);
     let pod = pods.get_metadata_opt(name).await;
-    let Some(pod) = pod.with_context(|| format!("cannot read pod {namespace}/{name}"))? else {
-        return Err(Failure::Input(anyhow!(
-            "there is no pod {namespace}/{name}; about one that is gone, ask the process that placed it with --server URL"
-        )));
-    };
+    let pod = pod.with_context(|| format!("cannot read pod {namespace}/{name}"))?;
+    let Some(pod) = pod else { return Ok(Err(format!("there is no pod {namespace}/{name}"))) };
     let annotations = pod.metadata.annotations.unwrap_or_default();
     let Some(decision) = annotations.get(ANNOTATION) else {
-        return Err(Failure::Input(anyhow!(
-            "pod {namespace}/{name} has no annotation {ANNOTATION}: berth writes it with the bind if annotateDecisions is set; or ask \
-             the process that placed the pod with --server URL"
-        )));
+        return Ok(Err(format!("pod {namespace}/{name} has no annotation {ANNOTATION} (annotateDecisions)")));
     };
-    Ok(understood(decision).with_context(|| format!("annotation {ANNOTATION} of pod {namespace}/{name}"))?)
+    let report =
+        understood(decision).with_context(|| format!("annotation {ANNOTATION} of pod {namespace}/{name}"));
+    report.map(Ok)
 }
 
 /// Asks the process that placed the pod.
-async fn asked(options: &WhyOptions, server: &Url) -> Result<DecisionReport, Failure> {
+async fn asked(options: &WhyOptions) -> Result<DecisionReport, Failure> {
     let PodName { namespace, name } = &options.pod;
-    let client = options.access.client(server, Some(TIMEOUT))?;
+    let client = options.access.reach(options.server.as_ref(), &options.cluster, Some(TIMEOUT)).await?;
+    let server = client.name.clone();
     let answer = client.get("/why", &[("namespace", namespace), ("pod", name)]).await?;
     let status = answer.status();
     let body = client.text(answer).await?;

@@ -22,14 +22,14 @@ use berth_kube_io::{
     LeanStatefulSet, LeanStorageClass, LeanVolumeAttachment, ObjectId,
 };
 use berth_model::{Node, Pod};
-use berth_scheduler::objects::ClusterObject;
+use berth_scheduler::objects::{ClusterObject, ObjectKind, ObjectName};
 
 /// The objects of a dump.
 #[derive(Debug, Default)]
 pub struct Dump {
     nodes: Vec<Node>,
     pods: Vec<Pod>,
-    objects: Vec<ClusterObject>,
+    objects: Vec<NamedObject>,
     interner: Interner,
     /// As they are.
     priority_classes: Vec<serde_json::Value>,
@@ -39,6 +39,14 @@ pub struct Dump {
     bad: Vec<String>,
     /// Invalid parts of nodes, which are ignored.
     problems: Vec<String>,
+}
+
+/// An object that is neither a node nor a pod.
+#[derive(Debug, Clone)]
+pub struct NamedObject {
+    pub kind: ObjectKind,
+    pub name: ObjectName,
+    pub object: ClusterObject,
 }
 
 /// Reason why a dump cannot be read at all.
@@ -205,7 +213,11 @@ impl Dump {
         object: Result<K, BadObject>,
     ) {
         if let Some(object) = self.good(object) {
-            self.objects.push(object.into_object(&mut self.interner));
+            let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
+            let metadata = object.metadata();
+            let name = ObjectName { namespace: text(&metadata.namespace), name: text(&metadata.name) };
+            let object = object.into_object(&mut self.interner);
+            self.objects.push(NamedObject { kind: K::KIND, name, object });
         }
     }
 
@@ -230,7 +242,8 @@ impl Dump {
 
     /// Returns the objects other than nodes and pods, and whether there are any of those.
     pub(crate) fn into_objects(self) -> (Vec<ClusterObject>, bool) {
-        (self.objects, !self.nodes.is_empty() || !self.pods.is_empty())
+        let holds_more = !self.nodes.is_empty() || !self.pods.is_empty();
+        (self.objects.into_iter().map(|named| named.object).collect(), holds_more)
     }
 
     /// Returns the objects that cannot be parsed; answers ignore them.
@@ -251,12 +264,18 @@ impl Dump {
 
     /// Feeds all objects to a scheduler. Of several versions of one pod, the last is used.
     pub fn into_world(self, settings: ExplainSettings) -> World {
+        let (nodes, pods, objects) = self.into_parts();
+        World::new(settings, objects.into_iter().map(|named| named.object).collect(), nodes, pods)
+    }
+
+    /// Returns nodes, pods and the other objects. Of several versions of one pod, the last is used.
+    pub fn into_parts(self) -> (Vec<Node>, Vec<Pod>, Vec<NamedObject>) {
         let Dump { nodes, pods, objects, .. } = self;
         let mut last: HashMap<_, Pod> = HashMap::with_capacity(pods.len());
         for pod in pods {
             last.insert((pod.namespace.clone(), pod.name.clone()), pod);
         }
-        World::new(settings, objects, nodes, last.into_values().collect())
+        (nodes, last.into_values().collect(), objects)
     }
 }
 

@@ -102,7 +102,7 @@ impl Asked {
             ));
         }
         let mut dump = Dump::default();
-        manifests.add_objects_to(&mut dump);
+        manifests.move_objects_to(&mut dump);
         if let Some(bad) = dump.bad().first() {
             return invalid(bad.clone());
         }

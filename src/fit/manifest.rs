@@ -106,6 +106,14 @@ impl Manifests {
         Ok(())
     }
 
+    /// Adds an object as a trace has it.
+    ///
+    /// # Errors
+    /// It has no name, or no valid pods.
+    pub fn take(&mut self, object: Value) -> Result<(), String> {
+        self.object(object, "default").map_err(|(name, why)| format!("{name}: {why}"))
+    }
+
     /// Adds an object, with the items of lists.
     fn object(&mut self, mut object: Value, namespace: &str) -> Result<(), (String, String)> {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
@@ -256,15 +264,20 @@ impl Manifests {
         unknown
     }
 
-    /// Adds the objects that are not pods to those of the cluster.
-    pub fn add_objects_to(&self, dump: &mut Dump) {
-        for object in &self.objects {
+    /// Moves the objects that are not pods to those of the cluster.
+    pub fn move_objects_to(&mut self, dump: &mut Dump) {
+        for object in self.objects.drain(..) {
             dump.take_object(&object.to_string());
         }
     }
 }
 
 impl TriedWorkload {
+    /// Whether its pods are made from the same template.
+    pub fn has_pods_of(&self, other: &TriedWorkload) -> bool {
+        (&self.template, &self.claims) == (&other.template, &other.claims)
+    }
+
     /// Returns the pod with this number, and the claims that its controllers create with it. `scheduler`: its scheduler name.
     pub fn pod(&self, at: usize, scheduler: &str) -> (Value, Vec<Value>) {
         let name = if self.numbered { format!("{}-{at}", self.name) } else { self.name.clone() };

@@ -56,7 +56,7 @@ impl Objects {
         let mut asked = Manifests::default();
         asked.read("test", manifests.as_bytes(), "default").expect("valid");
         asked.resolve_priorities();
-        asked.add_objects_to(&mut dump);
+        asked.move_objects_to(&mut dump);
         let settings = ExplainSettings { scheduler_names: ["berth".into()].into(), profiles: Arc::default() };
         try_out(&mut dump.into_world(settings), &asked, more).expect("an answer")
     }

@@ -133,7 +133,7 @@ impl RecordingAccount {
 }
 
 impl StageTimes {
-    pub(super) fn of(seconds: impl Iterator<Item = f64>) -> StageTimes {
+    pub(crate) fn of(seconds: impl Iterator<Item = f64>) -> StageTimes {
         let mut all: Vec<f64> = seconds.collect();
         all.sort_by(f64::total_cmp);
         let last = all.len().saturating_sub(1);
@@ -255,7 +255,7 @@ pub fn show_accounts(
         ("memory requested", |it| percent_of(it.memory_requested)),
     ];
     let AccountComparison { before, after, findings, .. } = comparison;
-    writeln!(out, "{}", side_by_side(names, &rows, [before, after]))?;
+    writeln!(out, "{}", side_by_side(&rows, &[(names[0], before), (names[1], after)]))?;
     match &findings[..] {
         [] => writeln!(out, "nothing became slower"),
         all => all.iter().try_for_each(|finding| writeln!(out, "* {finding}")),

@@ -82,12 +82,15 @@ pub fn compare<R: Read>(
         seconds: last.as_secs_f64(),
         as_recorded,
         with_config,
-        waits: different(&ours, &theirs),
+        waits: waits_that_differ(&ours, &theirs),
     })
 }
 
 /// Returns the pods whose waits differ most, the greatest difference first.
-fn different(ours: &BTreeMap<Arc<str>, Duration>, theirs: &BTreeMap<Arc<str>, Duration>) -> Vec<PodWaits> {
+pub fn waits_that_differ(
+    ours: &BTreeMap<Arc<str>, Duration>,
+    theirs: &BTreeMap<Arc<str>, Duration>,
+) -> Vec<PodWaits> {
     let both = ours.iter().filter_map(|(pod, ours)| Some((pod, *ours, *theirs.get(pod)?)));
     let mut all: Vec<_> = both.filter(|(_, a, b)| a.abs_diff(*b) >= ALIKE).collect();
     all.sort_by_key(|(pod, a, b)| (std::cmp::Reverse(a.abs_diff(*b)), *pod));
@@ -106,6 +109,14 @@ fn different(ours: &BTreeMap<Arc<str>, Duration>, theirs: &BTreeMap<Arc<str>, Du
 pub fn show_settings(report: &SettingsReport, other: &str, out: &mut impl Write) -> io::Result<()> {
     let SettingsReport { recorded_by, seconds, as_recorded, with_config, waits, .. } = report;
     writeln!(out, "recorded by berth {recorded_by}, over {seconds:.1} s")?;
+    show_runs(&[("as recorded", as_recorded), (other, with_config)], waits, out)
+}
+
+/// Writes a column for each run with its name, and the waits that differ between the first two.
+///
+/// # Errors
+/// Writing to `out` fails.
+pub fn show_runs(runs: &[(&str, &RunResult)], waits: &[PodWaits], out: &mut impl Write) -> io::Result<()> {
     let rows: [Row<RunResult>; 11] = [
         ("pods that came", |run| run.pods.to_string()),
         ("placed", |run| run.placed.to_string()),
@@ -113,13 +124,13 @@ pub fn show_settings(report: &SettingsReport, other: &str, out: &mut impl Write)
         ("wait, median", |run| format!("{:.2} s", run.wait_median)),
         ("wait, 99th percentile", |run| format!("{:.2} s", run.wait_p99)),
         ("wait, longest", |run| format!("{:.2} s", run.wait_max)),
-        ("preempted pods", |run| run.preempted.to_string()),
+        ("preempted pods", |run| run.preempted.map_or_else(|| "-".to_owned(), |pods| pods.to_string())),
         ("CPU requested", |run| percent_of(run.cpu_requested)),
         ("memory requested", |run| percent_of(run.memory_requested)),
         ("nodes in use", |run| format!("{:.1}", run.nodes_in_use)),
         ("free CPU on empty nodes", |run| percent_of(run.free_cpu_on_empty_nodes)),
     ];
-    write!(out, "{}", side_by_side(["as recorded", other], &rows, [as_recorded, with_config]))?;
+    write!(out, "{}", side_by_side(&rows, runs))?;
     if waits.is_empty() {
         return Ok(());
     }
@@ -135,11 +146,14 @@ pub fn show_settings(report: &SettingsReport, other: &str, out: &mut impl Write)
 /// Name, and the text of its cells.
 pub(super) type Row<T> = (&'static str, fn(&T) -> String);
 
-/// Returns a table of two things with these names.
-pub(super) fn side_by_side<T>(names: [&str; 2], rows: &[Row<T>], both: [&T; 2]) -> String {
-    let head = [String::new(), names[0].to_owned(), names[1].to_owned()];
-    let cells = rows.iter().map(|(name, cell)| [(*name).to_owned(), cell(both[0]), cell(both[1])]);
-    let all: Vec<[String; 3]> = [head].into_iter().chain(cells).collect();
+/// Returns a table with a column for each thing with its name.
+pub(super) fn side_by_side<T>(rows: &[Row<T>], things: &[(&str, &T)]) -> String {
+    let line = |first: &str, cell: &dyn Fn(&(&str, &T)) -> String| -> Vec<String> {
+        [first.to_owned()].into_iter().chain(things.iter().map(cell)).collect()
+    };
+    let head = line("", &|(name, _)| (*name).to_owned());
+    let cells = rows.iter().map(|(name, cell)| line(name, &|(_, thing)| cell(thing)));
+    let all: Vec<Vec<String>> = [head].into_iter().chain(cells).collect();
     columns::table(&all, &columns::widths(&all), &[0])
 }
 

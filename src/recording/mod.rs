@@ -18,8 +18,8 @@ mod tests;
 
 pub use account::{AccountComparison, RecordingAccount, StageTimes, account, against, show_accounts};
 pub use anonymise::{AnonymiseError, anonymise};
-pub use compare::{PodWaits, SettingsReport, compare, show_settings};
+pub use compare::{PodWaits, SettingsReport, compare, show_runs, show_settings, waits_that_differ};
 pub use read::{Ending, ReadError, Record, open, read};
 pub use replay::{DecidedOtherwise, ReplayOutcome, ReplayReport, replay, show};
-pub use rerun::RunResult;
+pub use rerun::{Rerun, RunResult, RunTimes};
 pub use write::{FileTape, Writing};

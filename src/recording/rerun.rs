@@ -35,7 +35,8 @@ pub struct RunResult {
     pub wait_median: f64,
     pub wait_p99: f64,
     pub wait_max: f64,
-    pub preempted: usize,
+    /// `None`: it is not known.
+    pub preempted: Option<usize>,
     /// Mean requested share of the allocatable CPU of all nodes.
     pub cpu_requested: f64,
     pub memory_requested: f64,
@@ -46,13 +47,18 @@ pub struct RunResult {
 }
 
 /// For how long pods ran until they ended by themselves, by uid.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct RunTimes {
     bound: HashMap<Arc<str>, Duration>,
     ran_for: HashMap<Arc<str>, Duration>,
 }
 
 impl RunTimes {
+    /// The pod ends by itself after this time on its node.
+    pub fn set(&mut self, uid: Arc<str>, ran_for: Duration) {
+        self.ran_for.insert(uid, ran_for);
+    }
+
     /// Hears an entry of the recording.
     pub fn hear(&mut self, entry: &RecordingEntry) {
         let (Input::Pod(pod) | Input::MendPod(pod)) = &entry.input else { return };
@@ -114,6 +120,11 @@ impl Rerun {
             preempted: 0,
             nodes: NodeUse::default(),
         }
+    }
+
+    /// Whether the pod gets its recorded node: what is recorded of its claims is about that.
+    pub fn is_tied(pod: &Pod) -> bool {
+        pod.volumes.is_some() || !pod.devices.is_empty()
     }
 
     /// Hears an entry of the recording.
@@ -200,7 +211,7 @@ impl Rerun {
             wait_median: wait.median,
             wait_p99: wait.p99,
             wait_max: wait.longest,
-            preempted: self.preempted,
+            preempted: Some(self.preempted),
             cpu_requested: nodes.cpu,
             memory_requested: nodes.memory,
             nodes_in_use: nodes.in_use,
@@ -213,12 +224,10 @@ impl Rerun {
         let now = self.now;
         let is_known = self.ours.contains_key(&pod.uid);
         let is_ours = self.names.contains(&pod.scheduler_name);
-        // What is recorded of its claims is about the recorded node.
-        let is_tied = pod.volumes.is_some() || !pod.devices.is_empty();
         if !is_known && (pod.node_name.is_some() || !is_ours) {
             return self.scheduler.apply_pod(pod, now);
         }
-        if is_tied {
+        if Rerun::is_tied(&pod) {
             return;
         }
         let uid = pod.uid.clone();

@@ -9,6 +9,8 @@ mod releases;
 mod roles;
 mod upgrades;
 
+pub(crate) use apply::create;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -41,8 +41,11 @@ fn is_empty(folder: &Path) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_keeps_its_promises_and_leaves_nothing_behind() {
     let _turn = control_plane_turn().await;
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut command = demo(folder.path(), &["--nodes", "50", "--pods", "300", "-o", "json"]);
+    let (folder, recorded) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let recordings = recorded.path().join("recordings");
+    let record = ["--record", recordings.to_str().expect("a path")];
+    let mut command =
+        demo(folder.path(), &[&["--nodes", "50", "--pods", "300", "-o", "json"], &record[..]].concat());
     let output =
         tokio::task::spawn_blocking(move || command.output()).await.expect("no panic").expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -72,6 +75,12 @@ async fn the_demo_keeps_its_promises_and_leaves_nothing_behind() {
     }
     assert_eq!(processes_of(folder.path()), [""; 0]);
     assert!(is_empty(folder.path()));
+
+    let mut replay = Command::new(env!("CARGO_BIN_EXE_berth"));
+    let replayed = crate::explain::run(replay.arg("replay").arg(&recordings).args(["-o", "json"]), b"");
+    let report: Value = serde_json::from_str(&replayed.out).expect("JSON");
+    assert_eq!(report["outcome"]["result"], "same", "{report}");
+    assert!(report["decisions"].as_u64().is_some_and(|decisions| decisions >= 288), "{report}");
 }
 
 /// Killed when dropped; the guards of its children end those.

@@ -1,7 +1,7 @@
 //! `berth explain` as users run it: on dumps made here, and on a real API server.
 
 mod input;
-mod live;
+pub(crate) mod live;
 mod remedies;
 pub mod speed;
 mod what_if;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::explain::live::dump;
 use crate::explain::{Ran, run};
 use crate::support::*;
 
@@ -152,9 +153,90 @@ fn what_is_no_recording_ends_with_what_is_wrong() {
     let file = folder.path().join("dump.json");
     let missing = replay(&file, &[]);
     assert!(missing.code == 1 && missing.err.contains("cannot open "), "{}", missing.err);
-    std::fs::write(&file, "{}").expect("written");
+    std::fs::write(&file, "words").expect("written");
     for options in [&[][..], &["--print"][..]] {
         let other = replay(&file, options);
         assert!(other.code == 1 && other.err.contains("it is no recording of berth"), "{}", other.err);
     }
+    std::fs::write(&file, "{}").expect("written");
+    let name = file.to_str().expect("a path");
+    for (options, why) in [
+        (&["--print"][..], "dumps and traces have no decisions of berth"),
+        (&["--nodes", name], "--nodes is for one trace of SimKube"),
+        (&[folder.path().to_str().expect("a path")], "several files must be dumps of one cluster"),
+        (&[], "an object without a kind"),
+    ] {
+        let refused = replay(&file, options);
+        assert!(refused.code == 2 && refused.err.contains(why), "{}", refused.err);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dumps_in_sequence_say_what_another_scheduler_did_and_what_berth_would_have_done() {
+    let cluster = start_control_plane().await;
+    let client = cluster.client();
+    create_nodes(&client, &Nodes { count: 4, cpu: "4", ..Nodes::default() }).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("a path").to_owned()
+    };
+    let first = file("1.json", dump(&client).await.as_bytes());
+    let _kube_scheduler = cluster.start_scheduler("", &[]).await.expect("kube-scheduler starts");
+    for (prefix, count, cpu) in [("web", 8, "500m"), ("huge", 1, "64")] {
+        let requests = json!({"cpu": cpu});
+        let pods = Pods { prefix, count, requests, scheduler: "default-scheduler", ..Pods::default() };
+        create_pods(&client, &pods, |_, _| {}).await;
+    }
+    await_bound(&client, SOON, 8, |_| true).await;
+    let second = file("2.json", dump(&client).await.as_bytes());
+    let packed = file("packed.yaml", b"packing: MostAllocated");
+    let answer = |ran: Ran| -> Value {
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.out))
+    };
+    let report = answer(replay(Path::new(&first), &[&second, "--config", &packed, "-o", "json"]));
+    assert_eq!(
+        (&report["apiVersion"], &report["source"]),
+        (&json!("history.berth.dev/v1"), &json!("2 dumps"))
+    );
+    let runs = report["runs"].as_array().expect("a list");
+    let name = format!("with {packed}");
+    assert_eq!([&runs[0]["name"], &runs[1]["name"]], [&json!("as it happened"), &json!(name)]);
+    for run in runs {
+        assert_eq!(
+            (&run["pods"], &run["placed"], &run["waiting"]),
+            (&json!(9), &json!(8), &json!(1)),
+            "{run}"
+        );
+    }
+    let turned = replay(Path::new(&second), &[&first]);
+    assert!(turned.code == 2 && turned.err.contains("older than the dump before it"), "{}", turned.err);
+    let text = replay(Path::new(&first), &[&second]).out;
+    assert!(text.contains("as it happened  with the defaults\n"), "{text}");
+
+    // The same cluster for a trace: there are no others but the eight pods.
+    let template = json!({"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [
+        {"name": "c", "resources": {"requests": {"cpu": "2"}}},
+    ]}});
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "db", "namespace": "default"},
+        "spec": {"replicas": 7, "template": template},
+    });
+    let trace = json!({
+        "version": 3, "config": {"trackedObjects": {"apps/v1.Deployment": {}}}, "index": {},
+        "events": [
+            {"ts": 1_700_000_000, "applied_objs": [deployment], "deleted_objs": []},
+            {"ts": 1_700_000_060, "applied_objs": [], "deleted_objs": []},
+        ],
+    });
+    let trace = file("trace.sktrace", &rmp_serde::to_vec_named(&trace).expect("MessagePack"));
+    let refused = replay(Path::new(&trace), &[]);
+    assert!(refused.code == 2 && refused.err.contains("a trace of SimKube has no nodes"), "{}", refused.err);
+    let report = answer(replay(Path::new(&trace), &["--nodes", &second, "--config", &packed, "-o", "json"]));
+    let runs = report["runs"].as_array().expect("a list");
+    assert_eq!([&runs[0]["name"], &runs[1]["name"]], [&json!("with the defaults"), &json!(name)]);
+    // Each node has at most 3 CPUs free, if kube-scheduler spread the others evenly.
+    assert_eq!((&runs[0]["pods"], &runs[0]["placed"]), (&json!(8), &json!(4)), "{report}");
 }

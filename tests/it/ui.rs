@@ -1,6 +1,7 @@
 //! The page to watch, `/ui/`: in a real browser at the size of a large cluster, and from a real `berth run`, also through `berth ui`.
 
 mod devtools;
+mod tunnel;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -442,8 +443,8 @@ async fn a_running_berth_shows_its_nodes_and_why_pods_wait_and_its_end_waits_for
 }
 
 /// Starts `berth ui`, and returns its address.
-async fn start_ui(log: PathBuf, server: &str, options: &[&str]) -> (Process, SocketAddr) {
-    let args = [&["ui", "--server", server, "--port", "0"], options].concat();
+async fn start_ui(log: PathBuf, options: &[&str]) -> (Process, SocketAddr) {
+    let args = [&["ui", "--port", "0"], options].concat();
     let ui =
         Process::start("berth ui", Path::new(env!("CARGO_BIN_EXE_berth")), args, log).expect("it starts");
     let mut address = None;
@@ -507,8 +508,8 @@ async fn over_https_the_page_is_for_who_may_read_it_and_berth_ui_brings_it_to_a_
         .expect("berth runs");
     assert_eq!(plain.status.code(), Some(2), "a token over HTTP");
 
-    let options = ["--certificate-authority", &authority, "--token-file", &watcher];
-    let (_ui, address) = start_ui(folder.path().join("ui.log"), &server, &options).await;
+    let options = ["--server", &server, "--certificate-authority", &authority, "--token-file", &watcher];
+    let (_ui, address) = start_ui(folder.path().join("ui.log"), &options).await;
     let events = first_events(address).await;
     assert_eq!(find(&events, "totals")["nodes"], 0);
     let page = http().get(format!("http://{address}/ui/")).send().await.expect("a page");

@@ -114,13 +114,14 @@ async fn a_placed_pod_is_told_by_the_process_that_placed_it_also_when_it_is_gone
     assert!(edited.code == 1 && edited.err.contains("is not of format why.berth.dev/v1"), "{}", edited.err);
     annotate(&client, name, Value::Null).await;
     let without = from_annotation(&pod, &[]);
-    assert!(without.code == 2 && without.err.contains("annotateDecisions"), "{}", without.err);
+    let missing = "annotateDecisions): there is no Lease berth-system/berth: give --berth-namespace";
+    assert!(without.code == 1 && without.err.contains(missing), "{}", without.err);
 
     delete_pods(&client, [name.to_owned()]).await;
     assert_eq!(why(&berth, &pod, &[]).await.out, table, "it is gone, and still remembered");
 
     let gone = from_annotation(&pod, &[]);
-    assert!(gone.code == 2 && gone.err.contains("there is no pod default/"), "{}", gone.err);
+    assert!(gone.code == 1 && gone.err.contains("there is no pod default/"), "{}", gone.err);
 
     let ran = why(&berth, "default/nobody", &[]).await;
     assert!(

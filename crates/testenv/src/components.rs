@@ -226,6 +226,9 @@ pub(super) async fn start_kwok(
             // Heartbeats, as kubelets send them.
             "--node-lease-duration-seconds=40".to_owned(),
             format!("--server-address=127.0.0.1:{port}"),
+            // Stages can tell the API server where it is: `NodeIP` and `NodePort`.
+            "--node-ip=127.0.0.1".to_owned(),
+            format!("--node-port={port}"),
         ];
         let mut process = Process::start("kwok", program, args, log.clone())?;
         let config = kube::Config::new(format!("http://127.0.0.1:{port}").parse()?);

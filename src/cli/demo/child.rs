@@ -22,12 +22,13 @@ pub struct Berth {
 
 impl Berth {
     /// Starts berth for the pods with this `schedulerName`, and returns when it has read all pods and nodes. Its configuration and
-    /// its log go to `folder`.
+    /// its log go to `folder`, its recording to `record`.
     pub async fn start(
         kubeconfig: &Path,
         folder: &Path,
         scheduler_name: &str,
         uses_proxy: bool,
+        record: Option<&Path>,
     ) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find the path of this program")?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on 127.0.0.1")?;
@@ -37,11 +38,16 @@ impl Berth {
         let program = program.to_str().context("the path of this program is not UTF-8")?;
         let file = folder.join("berth.json");
         // Everything else is off unless it is configured, or ends with this process.
-        let config = json!({
+        let mut config = json!({
             "schedulerNames": [scheduler_name],
             "healthAddress": address,
             "leaderElection": {"enabled": false},
         });
+        if let Some(directory) = record {
+            std::fs::create_dir_all(directory)
+                .with_context(|| format!("cannot create the folder {}", directory.display()))?;
+            config["recorder"] = json!({"enabled": true, "directory": directory});
+        }
         std::fs::write(&file, config.to_string()).context("cannot write the configuration of berth")?;
         let file = file.to_str().context("the temporary folder's path is not UTF-8")?;
         let mut args = vec![];

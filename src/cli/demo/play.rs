@@ -90,9 +90,14 @@ async fn run(
     };
     create(client, NODES, workload.first_nodes(), count_node).await?;
 
-    let mut berth =
-        Berth::start(&cluster.kubeconfig, &cluster.folder, workload.scheduler_name(), cluster.is_existing)
-            .await?;
+    let mut berth = Berth::start(
+        &cluster.kubeconfig,
+        &cluster.folder,
+        workload.scheduler_name(),
+        cluster.is_existing,
+        options.record.as_deref(),
+    )
+    .await?;
     if cluster.is_existing {
         // It has been read. A demo that is killed leaves no credentials behind.
         std::fs::remove_file(&cluster.kubeconfig).context("cannot delete berth's kubeconfig")?;

@@ -6,7 +6,7 @@ use super::*;
 type Access = (&'static str, &'static str, &'static [&'static str], &'static str);
 
 /// With the defaults.
-const ACCESS: [Access; 40] = [
+const ACCESS: [Access; 41] = [
     (
         "ClusterRole",
         "/pods",
@@ -88,6 +88,7 @@ const ACCESS: [Access; 40] = [
     ("ClusterRole", "authentication.k8s.io/tokenreviews", &["create"], "who reads metrics"),
     ("ClusterRole", "authorization.k8s.io/subjectaccessreviews", &["create"], "whether that is allowed"),
     ("ClusterRole", "url:/metrics", &["get"], "a role for scrapers, without a binding"),
+    ("ClusterRole", "url:/ui/,/ui/*,/why", &["get"], "a role of an account for viewers, without a token"),
     ("Role", "coordination.k8s.io/leases", &["create"], "makes the lease of the leader election"),
     ("Role", "coordination.k8s.io/leases:berth", &["get", "update"], "takes and renews it"),
     ("Role", "/secrets", &["create"], "makes the Secret of the certificate that berth issues"),

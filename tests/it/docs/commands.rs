@@ -307,6 +307,18 @@ const COVERED: &[Document] = &[
             ),
             ("berth replay recording.jsonl", "tests/it/replay.rs"),
             ("berth replay recording.jsonl --config packed.yaml", "tests/it/replay.rs"),
+            (
+                "kubectl get nodes,pods,namespaces,pv,pvc,storageclasses,services,replicasets,statefulsets -A -o json > 1.json",
+                KUBECTL,
+            ),
+            (
+                "berth replay 1.json 2.json 3.json --config packed.yaml",
+                "tests/it/replay.rs, with what kube-scheduler placed",
+            ),
+            (
+                "berth replay trace.sktrace --nodes cluster.json --config packed.yaml",
+                "tests/it/replay.rs, with a trace made in the form that SimKube writes",
+            ),
             ("berth replay tuesday.jsonl --against today.jsonl", "tests/it/replay.rs"),
             (
                 "kubectl exec --namespace berth-system POD -- /berth replay /var/lib/berth/recordings --print --anonymise > recording.jsonl",
@@ -407,34 +419,18 @@ const COVERED: &[Document] = &[
     Document {
         path: "docs/watch.md",
         commands: &[
-            ("kubectl -n berth-system get lease berth", KUBECTL),
-            ("kubectl -n berth-system port-forward POD 10260", KUBECTL),
-            ("kubectl create token NAME > token", KUBECTL),
-            (
-                "berth ui --server https://127.0.0.1:10260 --token-file token --insecure-skip-tls-verify",
-                "tests/it/ui.rs, over HTTPS with certificates and RBAC",
-            ),
-            ("berth top --server http://127.0.0.1:10261", "src/top/tests.rs; a terminal is needed"),
-            (
-                "berth top --server http://127.0.0.1:10261 --view queue --once",
-                "tests/it/ui.rs, on a real API server",
-            ),
+            ("berth ui", "tests/it/ui/tunnel.rs, through a real API server and kwok"),
+            ("berth top", "src/top/tests.rs; a terminal is needed"),
+            ("berth top --view queue --once", "tests/it/ui/tunnel.rs, and with --server tests/it/ui.rs"),
         ],
     },
     Document {
         path: "docs/why.md",
         commands: &[
-            ("berth why default/web-0", "tests/it/why.rs, on a real API server"),
+            ("berth why default/web-0", "tests/it/why.rs and tests/it/ui/tunnel.rs, on a real API server"),
             (
                 "berth why default/web-0 --server http://127.0.0.1:10261",
                 "tests/it/why.rs, on a real API server",
-            ),
-            ("kubectl -n berth-system get lease berth", KUBECTL),
-            ("kubectl -n berth-system port-forward POD 10260", KUBECTL),
-            ("kubectl create token NAME > token", KUBECTL),
-            (
-                "berth why default/web-0 --server https://127.0.0.1:10260 --token-file token --insecure-skip-tls-verify",
-                "tests/it/serving/access.rs, with a real API server's tokens",
             ),
         ],
     },

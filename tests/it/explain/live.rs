@@ -34,7 +34,7 @@ fn histogram(reasons: &Value) -> String {
 }
 
 /// Returns the output of `kubectl get nodes,pods,… -A -o json`.
-async fn dump(client: &Client) -> String {
+pub(crate) async fn dump(client: &Client) -> String {
     let mut items = Vec::new();
     for (path, version, kind) in [
         ("/api/v1/nodes", "v1", "Node"),

@@ -10,6 +10,9 @@ use tempfile::TempDir;
 
 use super::{await_until, http};
 
+/// The host name of each process; the identity of a replica begins with it.
+pub const HOST: &str = "berth-7d9f5c6b8-x2x4k";
+
 /// A running `berth run`. Killed when dropped; its log is printed if the test panics.
 pub struct Berth {
     child: Child,
@@ -43,6 +46,7 @@ impl Berth {
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .args(&files)
+            .env("HOSTNAME", HOST)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

@@ -5,7 +5,7 @@ mod cluster;
 mod flaky;
 mod turns;
 
-pub use self::berth::Berth;
+pub use self::berth::{Berth, HOST};
 pub use self::cluster::*;
 pub use self::flaky::{Fate, Flaky};
 pub use self::turns::*;
