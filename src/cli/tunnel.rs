@@ -167,12 +167,13 @@ impl ViewerTokens {
         }
         let spec =
             TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() };
-        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
         let made = self.accounts.create_token_request(&self.name, &PostParams::default(), &request).await;
         let made = made.with_context(|| {
             format!("cannot create a token of ServiceAccount {}: give --token-file", self.name)
         })?;
-        let token = made.status.context("the API server answers without a token")?.token;
+        let token = made.status.and_then(|status| status.token);
+        let token = token.context("the API server answers without a token")?;
         *current = Some((token.clone(), Instant::now()));
         Ok(token)
     }
