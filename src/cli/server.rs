@@ -9,7 +9,7 @@ use reqwest::{Certificate, Client, RequestBuilder, Response, Url};
 
 use super::cluster::ClusterOptions;
 use super::failure::Failure;
-use super::tunnel::{self, ViewerTokens};
+use super::tunnel::{self, Tunnel};
 
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -33,14 +33,9 @@ pub struct ServerClient {
     pub name: String,
     server: Url,
     client: Client,
-    token: Token,
-}
-
-/// The token that is sent.
-enum Token {
-    None,
-    Fixed(String),
-    OfViewers(ViewerTokens),
+    token: Option<String>,
+    /// The way to it, which has tokens.
+    tunnel: Option<Tunnel>,
 }
 
 impl ServerAccess {
@@ -55,20 +50,17 @@ impl ServerAccess {
         if let Some(server) = server {
             return self.client(server, timeout);
         }
-        let (server, tokens) = tunnel::open(cluster).await?;
+        let tunnel = tunnel::open(cluster).await?;
         // The API server makes sure where the tunnel ends.
         let access = ServerAccess { insecure_skip_tls_verify: true, ..self.clone() };
-        let mut client = access.client(&server, timeout)?;
-        client.name = format!("berth in namespace {}", cluster.berth_namespace);
-        if self.token_file.is_none() {
-            client.token = Token::OfViewers(tokens);
-        }
-        Ok(client)
+        let client = access.client(&tunnel.server, timeout)?;
+        let name = format!("berth in namespace {}", cluster.berth_namespace);
+        Ok(ServerClient { name, tunnel: Some(tunnel), ..client })
     }
 
     /// Prepares requests to `server`.
     pub fn client(&self, server: &Url, timeout: Option<Duration>) -> Result<ServerClient, Failure> {
-        let token = self.token(server)?.map_or(Token::None, Token::Fixed);
+        let token = self.token(server)?;
         // A proxy would not reach a port on this machine.
         let mut client = Client::builder().no_proxy().connect_timeout(CONNECT);
         if let Some(timeout) = timeout {
@@ -84,7 +76,7 @@ impl ServerAccess {
             client = client.tls_danger_accept_invalid_certs(true);
         }
         let client = client.build().context("cannot create an HTTP client")?;
-        Ok(ServerClient { name: server.to_string(), server: server.clone(), client, token })
+        Ok(ServerClient { name: server.to_string(), server: server.clone(), client, token, tunnel: None })
     }
 
     /// Returns the token to send to `server`.
@@ -126,11 +118,15 @@ impl ServerClient {
     }
 
     async fn send(&self, mut request: RequestBuilder) -> Result<Response> {
-        request = match &self.token {
-            Token::None => request,
-            Token::Fixed(token) => request.bearer_auth(token),
-            Token::OfViewers(tokens) => request.bearer_auth(tokens.get().await?),
+        request = match (&self.token, &self.tunnel) {
+            (Some(token), _) => request.bearer_auth(token),
+            (None, Some(tunnel)) => request.bearer_auth(tunnel.token().await?),
+            (None, None) => request,
         };
-        request.send().await.with_context(|| format!("cannot ask {}", self.name))
+        let problem = || self.tunnel.as_ref().and_then(Tunnel::problem);
+        request.send().await.map_err(|error| match problem() {
+            Some(problem) => anyhow!("cannot ask {}: {problem}", self.name),
+            None => anyhow::Error::from(error).context(format!("cannot ask {}", self.name)),
+        })
     }
 }

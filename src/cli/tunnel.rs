@@ -2,17 +2,20 @@
 //! ServiceAccount for viewers.
 
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use reqwest::Url;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
 
 use super::cluster::{ClusterOptions, cluster_config};
 
@@ -22,8 +25,12 @@ const PORT_NAME: &str = "https";
 const PODS: &str = "app.kubernetes.io/component=scheduler";
 /// Validity of a token.
 const TOKEN_SECONDS: i64 = 3600;
-/// Age at which a token is replaced.
-const TOKEN_AGE_MAX: Duration = Duration::from_secs(TOKEN_SECONDS as u64 / 2);
+/// Time without a byte from the process after which a connection counts as broken: the stream of the page has some each second.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Pause after a connection could not be taken.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Longest host name of a pod, which is cut off there.
+const HOST_MAX: usize = 63;
 const NO_CLUSTER: &str = "no cluster configured: give --kubeconfig FILE, or --server URL";
 
 /// The release that is asked.
@@ -32,6 +39,15 @@ struct Release {
     client: Client,
     namespace: String,
     lease: String,
+    problem: Arc<Mutex<Option<String>>>,
+}
+
+/// An address on this machine that leads to the process.
+pub struct Tunnel {
+    pub server: Url,
+    tokens: ViewerTokens,
+    /// Why the last connection was not made.
+    problem: Arc<Mutex<Option<String>>>,
 }
 
 /// Where the process listens.
@@ -43,22 +59,23 @@ struct Place {
 }
 
 /// Tokens of the ServiceAccount for viewers, each used for half of its life.
-pub struct ViewerTokens {
+struct ViewerTokens {
     accounts: Api<ServiceAccount>,
     name: String,
-    current: Mutex<Option<(String, Instant)>>,
+    /// With the time at which it is replaced.
+    current: tokio::sync::Mutex<Option<(String, Timestamp)>>,
 }
 
-/// Listens on this machine, and returns the address that leads to the process, and tokens for it. Each connection goes to the holder of
-/// the Lease at its time.
+/// Listens on this machine. Each connection goes to the holder of the Lease at its time.
 ///
 /// # Errors
 /// No cluster is configured, or there is no such process.
-pub async fn open(options: &ClusterOptions) -> Result<(Url, ViewerTokens)> {
+pub async fn open(options: &ClusterOptions) -> Result<Tunnel> {
     let config = cluster_config(options.kubeconfig.as_deref(), options.context.as_deref(), NO_CLUSTER);
     let client = Client::try_from(config.await?).context("cannot create a client")?;
     let (namespace, lease) = (options.berth_namespace.clone(), options.lease.clone());
-    let release = Release { client: client.clone(), namespace, lease };
+    let problem = Arc::<Mutex<_>>::default();
+    let release = Release { client: client.clone(), namespace, lease, problem: problem.clone() };
     let place = release.place().await?;
     let accounts = Api::namespaced(client, &release.namespace);
     let name = format!("{}-viewer", place.service_account);
@@ -67,31 +84,49 @@ pub async fn open(options: &ClusterOptions) -> Result<(Url, ViewerTokens)> {
     let port = listener.local_addr().context("the port")?.port();
     tokio::spawn(release.forward(listener));
     let server = Url::parse(&format!("https://127.0.0.1:{port}")).context("the address")?;
-    Ok((server, ViewerTokens { accounts, name, current: Mutex::default() }))
+    Ok(Tunnel { server, tokens: ViewerTokens { accounts, name, current: Default::default() }, problem })
 }
 
 impl Release {
     async fn forward(self, listener: TcpListener) {
-        while let Ok((connection, _)) = listener.accept().await {
+        loop {
+            // It never gives the port away: others would be sent the token.
+            let Ok((connection, _)) = listener.accept().await else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
             let release = self.clone();
             tokio::spawn(async move {
-                if let Err(error) = release.carry(connection).await {
-                    eprintln!("berth: {error:#}");
-                }
+                let carried = release.carry(connection).await;
+                *release.problem.lock() = carried.err().map(|error| format!("{error:#}"));
             });
         }
     }
 
-    /// Carries a connection to the process, until one of them ends it.
-    async fn carry(&self, mut connection: TcpStream) -> Result<()> {
+    /// Carries a connection to the process, until one of them ends it, or the process is silent for too long.
+    async fn carry(&self, connection: TcpStream) -> Result<()> {
         let Place { pod, port, .. } = self.place().await?;
         let cannot = || format!("cannot forward port {port} of pod {}/{pod}", self.namespace);
         let mut forwarder = self.pods().portforward(&pod, &[port]).await.with_context(cannot)?;
         let error = forwarder.take_error(port);
-        let mut stream = forwarder.take_stream(port).with_context(cannot)?;
+        let stream = forwarder.take_stream(port).with_context(cannot)?;
         // A connection that breaks off is made again by who needs it.
-        let _ = tokio::io::copy_bidirectional(&mut connection, &mut stream).await;
-        drop(stream);
+        let (mut from_us, mut to_us) = connection.into_split();
+        let (mut from_pod, mut to_pod) = tokio::io::split(stream);
+        let there = tokio::io::copy(&mut from_us, &mut to_pod);
+        let back = async {
+            let mut bytes = vec![0; 16 << 10];
+            while let Ok(Ok(read @ 1..)) = tokio::time::timeout(SILENCE_MAX, from_pod.read(&mut bytes)).await
+            {
+                to_us.write_all(&bytes[..read]).await?;
+            }
+            std::io::Result::Ok(())
+        };
+        tokio::select! {
+            _ = there => {}
+            _ = back => {}
+        }
+        drop((from_pod, to_pod));
         let error = async { error?.await };
         match tokio::time::timeout(Duration::from_millis(100), error).await {
             Ok(Some(why)) => Err(anyhow!(why).context(cannot())),
@@ -135,9 +170,10 @@ impl Release {
 fn is_of(pod: &Pod, identity: &str) -> bool {
     let host = identity.rsplitn(3, '_').last().unwrap_or_default();
     let spec = pod.spec.as_ref();
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
     let of_node =
         spec.is_some_and(|spec| spec.host_network == Some(true) && spec.node_name.as_deref() == Some(host));
-    of_node || pod.metadata.name.as_deref() == Some(host)
+    of_node || name == host || host.len() == HOST_MAX && name.starts_with(host)
 }
 
 fn listens(pod: &Pod) -> Result<Place> {
@@ -153,15 +189,27 @@ fn listens(pod: &Pod) -> Result<Place> {
     Ok(Place { pod: name, port, service_account })
 }
 
-impl ViewerTokens {
+impl Tunnel {
     /// Returns a token that is valid for some time yet.
     ///
     /// # Errors
     /// The API server gives none.
-    pub async fn get(&self) -> Result<String> {
+    pub async fn token(&self) -> Result<String> {
+        self.tokens.get().await
+    }
+
+    /// Returns why the last connection was not made.
+    pub fn problem(&self) -> Option<String> {
+        self.problem.lock().clone()
+    }
+}
+
+impl ViewerTokens {
+    async fn get(&self) -> Result<String> {
         let mut current = self.current.lock().await;
-        if let Some((token, since)) = &*current
-            && since.elapsed() < TOKEN_AGE_MAX
+        let now = Timestamp::now();
+        if let Some((token, until)) = &*current
+            && now < *until
         {
             return Ok(token.clone());
         }
@@ -172,9 +220,11 @@ impl ViewerTokens {
         let made = made.with_context(|| {
             format!("cannot create a token of ServiceAccount {}: give --token-file", self.name)
         })?;
-        let token = made.status.and_then(|status| status.token);
-        let token = token.context("the API server answers without a token")?;
-        *current = Some((token.clone(), Instant::now()));
+        let status = made.status.unwrap_or_default();
+        let token = status.token.context("the API server answers without a token")?;
+        // It may have given less time.
+        let expires = status.expiration_timestamp.map_or(now, |expires| expires.0);
+        *current = Some((token.clone(), now + expires.duration_since(now) / 2));
         Ok(token)
     }
 }
@@ -206,6 +256,9 @@ mod tests {
         assert!(!is_of(&pod("berth-7d9f", false), "berth-7d9f_x_1_0badcafe"));
         assert!(is_of(&pod("berth-7d9f", true), "worker_1_1_0badcafe"));
         assert!(!is_of(&pod("berth-7d9f", false), "worker_1_1_0badcafe"));
+        let long = "b".repeat(HOST_MAX);
+        assert!(is_of(&pod(&format!("{long}-x2x4k"), false), &format!("{long}_1_0badcafe")));
+        assert!(!is_of(&pod("berth-7d9f", false), "berth_1_0badcafe"));
     }
 
     #[test]

@@ -74,6 +74,11 @@ async fn annotated(options: &WhyOptions) -> Result<Result<DecisionReport, String
     let client = kube::Client::try_from(config).context("cannot create a client")?;
     let pods: kube::Api<Pod> = kube::Api::namespaced(client, namespace);
     let pod = pods.get_metadata_opt(name).await;
+    if let Err(kube::Error::Api(status)) = &pod
+        && status.code == 403
+    {
+        return Ok(Err(format!("pod {namespace}/{name} may not be read")));
+    }
     let pod = pod.with_context(|| format!("cannot read pod {namespace}/{name}"))?;
     let Some(pod) = pod else { return Ok(Err(format!("there is no pod {namespace}/{name}"))) };
     let annotations = pod.metadata.annotations.unwrap_or_default();

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::timeline::{Timeline, Turn};
+use super::timeline::Timeline;
 use super::times::{DumpTimes, PodTimes};
 use super::{History, HistoryError};
 use crate::explain::dump::{Dump, NamedObject};
@@ -13,6 +13,9 @@ use crate::recording::RunTimes;
 use berth_model::{Node, Pod};
 use berth_scheduler::objects::{ClusterObject, ObjectKind, ObjectName};
 use berth_scheduler::recording::Input;
+
+/// What is latest in a dump may be gone in the next one, while kubelets report only every five minutes, in seconds.
+const QUIET_MAX: i64 = 360;
 
 /// Reads one dump after the other.
 #[derive(Debug)]
@@ -27,7 +30,7 @@ pub struct DumpHistory {
     nodes: BTreeMap<Arc<str>, Node>,
     /// Those that have not ended.
     pods: BTreeMap<Arc<str>, Pod>,
-    objects: HashMap<(ObjectKind, ObjectName), ClusterObject>,
+    objects: BTreeMap<(ObjectKind, ObjectName), ClusterObject>,
 }
 
 impl DumpHistory {
@@ -42,7 +45,7 @@ impl DumpHistory {
             last: 0,
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
-            objects: HashMap::new(),
+            objects: BTreeMap::new(),
         }
     }
 
@@ -54,9 +57,10 @@ impl DumpHistory {
         let dump = Dump::read(bytes)?;
         let times = DumpTimes::read(bytes);
         let now = times.latest.ok_or(HistoryError::NoTimes)?;
-        if self.dumps > 0 && now < self.last {
+        if self.dumps > 0 && now + QUIET_MAX < self.last {
             return Err(HistoryError::Older);
         }
+        let now = if self.dumps > 0 { now.max(self.last) } else { now };
         self.notes.extend(dump.notes());
         self.notes.extend(dump.bad().iter().map(|bad| format!("skipped, cannot be read: {bad}")));
         let (nodes, mut pods, objects) = dump.into_parts();
@@ -70,8 +74,9 @@ impl DumpHistory {
             self.pods = pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
             self.objects = objects.into_iter().map(|it| ((it.kind, it.name), it.object)).collect();
         } else {
-            // What new pods need is there before them.
+            // What is gone makes room, and what new pods need is there before them.
             let between = Between { from: self.second(self.last), to: self.second(now), first: self.first };
+            self.gone(&nodes, &pods, &objects, &times, between);
             self.objects(objects, between);
             self.nodes(nodes, &times, between);
             self.pods(pods, &times, between);
@@ -96,46 +101,62 @@ impl DumpHistory {
     }
 
     fn second(&self, time: i64) -> u64 {
-        u64::try_from(time - self.first).unwrap_or(0)
+        u64::try_from(time.saturating_sub(self.first)).unwrap_or(0)
+    }
+
+    fn gone(
+        &mut self,
+        nodes: &[Node],
+        pods: &[Pod],
+        objects: &[NamedObject],
+        times: &DumpTimes,
+        between: Between,
+    ) {
+        let listed: HashSet<_> = pods.iter().map(|pod| &pod.uid).collect();
+        // A successor comes when its predecessor is gone.
+        let successors: HashMap<_, _> =
+            pods.iter().map(|pod| ((&pod.namespace, &pod.name), &pod.uid)).collect();
+        for (uid, pod) in self.pods.extract_if(.., |uid, _| !listed.contains(uid)) {
+            let successor = successors.get(&(&pod.namespace, &pod.name));
+            let times = successor.and_then(|successor| times.pods.get(*successor));
+            let at = between.second(times.and_then(|times| times.created));
+            self.timeline.push(at, Input::PodGone(uid));
+        }
+        let listed: HashSet<_> = nodes.iter().map(|node| &node.name).collect();
+        for (name, _) in self.nodes.extract_if(.., |name, _| !listed.contains(name)) {
+            self.timeline.push(between.to, Input::NodeGone(Cow::Owned(name.to_string())));
+        }
+        let listed: HashSet<_> = objects.iter().map(|named| (named.kind, &named.name)).collect();
+        for ((kind, name), _) in
+            self.objects.extract_if(.., |(kind, name), _| !listed.contains(&(*kind, name)))
+        {
+            self.timeline.push(between.to, Input::ObjectGone(kind, Cow::Owned(name)));
+        }
     }
 
     fn objects(&mut self, objects: Vec<NamedObject>, between: Between) {
-        let mut gone: BTreeSet<_> = self.objects.keys().cloned().collect();
         for NamedObject { kind, name, object } in objects {
             let key = (kind, name);
-            gone.remove(&key);
             if self.objects.get(&key) != Some(&object) {
-                self.timeline.push(between.from, Turn::Object, Input::Object(Cow::Owned(object.clone())));
+                self.timeline.push(between.from, Input::Object(Cow::Owned(object.clone())));
                 self.objects.insert(key, object);
             }
-        }
-        for key in gone {
-            self.objects.remove(&key);
-            let (kind, name) = key;
-            self.timeline.push(between.to, Turn::Gone, Input::ObjectGone(kind, Cow::Owned(name)));
         }
     }
 
     fn nodes(&mut self, nodes: Vec<Node>, times: &DumpTimes, between: Between) {
-        let mut gone: BTreeSet<_> = self.nodes.keys().cloned().collect();
         for node in nodes {
-            gone.remove(&node.name);
             let at = match self.nodes.get(&node.name) {
                 Some(known) if *known == node => continue,
                 Some(_) => between.to,
                 None => between.second(times.nodes.get(&node.name).copied()),
             };
-            self.timeline.push(at, Turn::Node, Input::Node(Cow::Owned(node.clone())));
+            self.timeline.push(at, Input::Node(Cow::Owned(node.clone())));
             self.nodes.insert(node.name.clone(), node);
-        }
-        for name in gone {
-            self.nodes.remove(&name);
-            self.timeline.push(between.to, Turn::Gone, Input::NodeGone(Cow::Owned(name.to_string())));
         }
     }
 
     fn pods(&mut self, pods: Vec<Pod>, times: &DumpTimes, between: Between) {
-        let listed: HashSet<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
         for pod in pods {
             let times = times.pods.get(&pod.uid).copied().unwrap_or_default();
             match self.pods.get(&pod.uid) {
@@ -144,9 +165,8 @@ impl DumpHistory {
                     let was_placed = known.node_name.is_some();
                     self.changed(pod, was_placed, times, between);
                 }
-                // It came and went before.
-                None if pod.finished
-                    && times.ended.is_none_or(|ended| ended <= between.first + between.from as i64) => {}
+                // It ended before.
+                None if pod.finished && between.is_before(times.ended.max(times.created)) => {}
                 None => {
                     let created = between.second(times.created);
                     if !times.is_static {
@@ -156,16 +176,15 @@ impl DumpHistory {
                 }
             }
         }
-        let gone: Vec<_> = self.pods.keys().filter(|uid| !listed.contains(*uid)).cloned().collect();
-        for uid in gone {
-            self.pods.remove(&uid);
-            self.timeline.push(between.to, Turn::Gone, Input::PodGone(uid));
-        }
     }
 
     /// A pod that is known got a node, ended, or changed otherwise.
     fn changed(&mut self, pod: Pod, was_placed: bool, times: PodTimes, between: Between) {
         match &pod.node_name {
+            None if pod.finished => {
+                let ended = between.second(times.ended);
+                self.timeline.push(ended, Input::PodGone(pod.uid.clone()));
+            }
             None => self.timeline.arrive(between.to, &pod),
             Some(_) => {
                 let at = if was_placed { between.to } else { between.second(times.scheduled) };
@@ -203,6 +222,12 @@ impl Between {
     /// Returns the second of this time, or that of the nearer dump; without a time that of the later one.
     fn second(self, time: Option<i64>) -> u64 {
         let Some(time) = time else { return self.to };
-        u64::try_from(time - self.first).unwrap_or(0).clamp(self.from, self.to)
+        u64::try_from(time.saturating_sub(self.first)).unwrap_or(0).clamp(self.from, self.to)
+    }
+
+    /// Whether this time is not after the earlier dump; without a time it may be.
+    fn is_before(self, time: Option<i64>) -> bool {
+        let since = |time: i64| u64::try_from(time.saturating_sub(self.first)).unwrap_or(0);
+        time.is_none_or(|time| since(time) <= self.from)
     }
 }

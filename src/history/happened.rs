@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::History;
-use crate::recording::{Rerun, RunResult, RunTimes, StageTimes};
+use crate::recording::{Rerun, RunResult, RunTimes, StageTimes, longest_waits};
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::recording::{Input, Opening};
 use berth_scheduler::scheduler::SchedulerConfig;
@@ -66,5 +66,5 @@ pub fn as_it_happened(history: &History) -> (RunResult, BTreeMap<Arc<str>, Durat
     };
     let waits = pods.into_values().filter(|known| known.placed.is_some() || !known.is_gone);
     let waits = waits.map(|known| (known.name, known.placed.unwrap_or(now).saturating_sub(known.arrived)));
-    (result, waits.collect())
+    (result, longest_waits(waits))
 }

@@ -61,6 +61,8 @@ pub enum HistoryError {
     Version(u64),
     #[error("it has no events")]
     NoEvents,
-    #[error("the dump of --nodes has no nodes")]
+    #[error("there are no nodes in it")]
     NoNodes,
+    #[error("it has more than {0} pods")]
+    Pods(usize),
 }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::timeline::{Timeline, Turn};
+use super::timeline::Timeline;
 use super::{History, HistoryError};
 use crate::explain::dump::{Dump, NamedObject};
 use crate::fit::{Manifests, TriedWorkload};
@@ -24,6 +24,8 @@ use berth_scheduler::recording::Input;
 const VERSIONS: std::ops::RangeInclusive<u64> = 2..=3;
 /// Scheduler name of the pods.
 const SCHEDULER: &str = "default-scheduler";
+/// Maximum number of pods.
+const PODS_MAX: usize = 500_000;
 /// Kinds whose pods a controller makes that is not simulated.
 const LEFT_OUT: [&str; 2] = ["CronJob", "DaemonSet"];
 /// Kinds whose pods are not made again when they have ended.
@@ -89,7 +91,7 @@ impl Life {
     /// How long the pod ran, if it ended.
     fn seconds(self) -> Option<u64> {
         let Life::Finished(start, end) = self else { return None };
-        u64::try_from(end - start).ok()
+        end.checked_sub(start).and_then(|seconds| u64::try_from(seconds).ok())
     }
 
     fn start(self) -> i64 {
@@ -104,9 +106,11 @@ impl Life {
 #[derive(Default)]
 struct Made {
     workload: Option<TriedWorkload>,
-    /// Those that have not been deleted, the oldest first.
-    uids: VecDeque<Arc<str>>,
+    /// Those that have not been deleted, and when they come, the oldest first.
+    pods: VecDeque<(u64, Arc<str>)>,
     count: usize,
+    /// When the last of them ends that ends by itself.
+    end: u64,
 }
 
 /// Kind and `NAMESPACE/NAME` of an owner.
@@ -120,7 +124,7 @@ struct Reader {
     lives: HashMap<Owner, Vec<Life>>,
     run_times: RunTimes,
     notes: BTreeSet<String>,
-    end: u64,
+    pods: usize,
 }
 
 /// Reads a trace. `cluster`: a dump with nodes, and the pods that are there besides. `kinds`: those that the scheduler asks for.
@@ -165,15 +169,18 @@ pub fn from_simkube(
         lives,
         run_times: RunTimes::default(),
         notes,
-        end: 0,
+        pods: 0,
     };
+    let mut end = 0;
     for event in events {
-        let at = u64::try_from(event.ts - first).unwrap_or(0);
-        reader.end = reader.end.max(at);
-        event.deleted_objs.iter().for_each(|object| reader.delete(at, object));
-        event.applied_objs.into_iter().for_each(|object| reader.apply(at, first, object));
+        let at = u64::try_from(event.ts.saturating_sub(first)).unwrap_or(0);
+        end = end.max(at);
+        event.deleted_objs.into_iter().for_each(|object| reader.delete(at, object));
+        event.applied_objs.into_iter().try_for_each(|object| reader.apply(at, first, object))?;
     }
-    let Reader { timeline, run_times, notes, end, .. } = reader;
+    let ends = reader.made.values().flat_map(BTreeMap::values).map(|made| made.end);
+    let end = ends.max().unwrap_or(0).max(end);
+    let Reader { timeline, run_times, notes, .. } = reader;
     let history = timeline.finish("a trace of SimKube".to_owned(), end, kinds, run_times)?;
     Ok(History { notes: notes.into_iter().collect(), ..history })
 }
@@ -211,83 +218,110 @@ fn owner_of(object: &Value) -> Owner {
 }
 
 impl Reader {
-    fn delete(&mut self, at: u64, object: &Value) {
-        for made in self.made.remove(&owner_of(object)).into_iter().flat_map(BTreeMap::into_values) {
-            made.uids.into_iter().for_each(|uid| self.timeline.push(at, Turn::Gone, Input::PodGone(uid)));
+    fn delete(&mut self, at: u64, object: Value) {
+        // The numbers of its pods go on, should it come back.
+        for made in self.made.get_mut(&owner_of(&object)).into_iter().flat_map(BTreeMap::values_mut) {
+            made.workload = None;
+            made.end = 0;
+            for (comes, uid) in made.pods.drain(..) {
+                self.timeline.push(at, Input::PodGone(uid.clone()));
+                if comes > at {
+                    self.timeline.withdraw(uid);
+                }
+            }
+        }
+        // It may have nothing but its name.
+        let taken = self.manifests.take(object);
+        self.manifests.workloads.clear();
+        if taken.is_ok() {
+            for NamedObject { kind, name, .. } in self.beside() {
+                self.timeline.push(at, Input::ObjectGone(kind, Cow::Owned(name)));
+            }
         }
     }
 
-    fn apply(&mut self, at: u64, first: i64, object: Value) {
+    /// Returns the objects that came last and are no workloads.
+    fn beside(&mut self) -> Vec<NamedObject> {
+        let mut beside = Dump::default();
+        self.manifests.move_objects_to(&mut beside);
+        self.notes.extend(beside.bad().iter().map(|bad| format!("skipped, cannot be read: {bad}")));
+        beside.into_parts().2
+    }
+
+    fn apply(&mut self, at: u64, first: i64, object: Value) -> Result<(), HistoryError> {
         let owner = owner_of(&object);
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
         if LEFT_OUT.contains(&kind.as_str()) {
             self.notes.insert(format!("pods of {kind}s are left out: trace what they make"));
-            return;
+            return Ok(());
         }
-        let completions =
-            object["spec"]["completions"].as_u64().and_then(|count| usize::try_from(count).ok());
+        let spec = &object["spec"];
+        let is_suspended = spec["suspend"] == true;
+        let completions = spec["completions"].as_u64().and_then(|count| usize::try_from(count).ok());
         if let Err(why) = self.manifests.take(object) {
             self.notes.insert(format!("left out: {why}"));
-            return;
+            return Ok(());
         }
         let unknown = self.manifests.resolve_priorities();
         self.notes
             .extend(unknown.into_iter().map(|class| format!("the priority class {class} is not known")));
-        let mut beside = Dump::default();
-        self.manifests.move_objects_to(&mut beside);
-        for NamedObject { object, .. } in beside.into_parts().2 {
-            self.timeline.push(at, Turn::Object, Input::Object(Cow::Owned(object)));
+        for NamedObject { object, .. } in self.beside() {
+            self.timeline.push(at, Input::Object(Cow::Owned(object)));
         }
         for workload in std::mem::take(&mut self.manifests.workloads) {
-            let total = if kind == "Job" { completions } else { None };
-            self.scale(at, first, &owner, workload, total);
+            let wanted = if is_suspended { 0 } else { workload.replicas.unwrap_or_default() };
+            let total = if kind == "Job" { completions.unwrap_or(wanted) } else { wanted };
+            let mut made =
+                self.made.entry(owner.clone()).or_default().remove(&workload.name).unwrap_or_default();
+            self.scale(at, first, &owner, &workload, (wanted, total), &mut made)?;
+            let name = workload.name.clone();
+            made.workload = Some(workload);
+            self.made.entry(owner.clone()).or_default().insert(name, made);
         }
+        Ok(())
     }
 
-    /// Lets pods come and go until the workload has those that it asks for. `total`: number of pods of a Job, over its time.
-    fn scale(&mut self, at: u64, first: i64, owner: &Owner, workload: TriedWorkload, total: Option<usize>) {
-        let wanted = workload.replicas.unwrap_or_default();
-        let of_owner = self.made.entry(owner.clone()).or_default();
-        let mut made = of_owner.remove(&workload.name).unwrap_or_default();
-        let is_known = made.workload.as_ref().is_some_and(|known| known.has_pods_of(&workload));
-        if is_known && MADE_ONCE.contains(&workload.kind.as_str()) {
-            of_owner.insert(workload.name.clone(), made);
-            return;
+    /// Lets pods come and go until so many are there at once; of those that end by themselves, a total over time.
+    fn scale(
+        &mut self,
+        at: u64,
+        first: i64,
+        owner: &Owner,
+        workload: &TriedWorkload,
+        (wanted, total): (usize, usize),
+        made: &mut Made,
+    ) -> Result<(), HistoryError> {
+        let is_known = made.workload.as_ref().is_some_and(|known| known.has_pods_of(workload));
+        let is_made_once = MADE_ONCE.contains(&workload.kind.as_str());
+        if is_known && is_made_once && !made.pods.is_empty() {
+            return Ok(());
         }
-        let ends = self.lives.contains_key(owner);
         let keep = if is_known { wanted } else { 0 };
-        while made.uids.len() > keep {
+        while made.pods.len() > keep {
             // The youngest goes first, as a ReplicaSet does it.
-            let Some(uid) = made.uids.pop_back() else { break };
-            self.timeline.push(at, Turn::Gone, Input::PodGone(uid));
+            let Some((_, uid)) = made.pods.pop_back() else { break };
+            self.timeline.push(at, Input::PodGone(uid));
         }
-        let mut lanes = vec![at; wanted.saturating_sub(made.uids.len())];
-        let count = if ends { total.unwrap_or(lanes.len()).max(lanes.len()) } else { lanes.len() };
+        let lives = self.lives.get(owner).filter(|lives| is_made_once && !lives.is_empty()).cloned();
+        let at_once = wanted.saturating_sub(made.pods.len());
+        let count = if lives.is_some() { total.max(at_once) } else { at_once };
+        self.pods = self.pods.saturating_add(count);
+        if self.pods > PODS_MAX {
+            return Err(HistoryError::Pods(PODS_MAX));
+        }
+        // When each place is free; `None`: never again.
+        let mut places = vec![Some(at); at_once];
         for number in 0..count {
-            let lanes_len = lanes.len();
-            let Some(from) = lanes.get_mut(number % lanes_len.max(1)) else { break };
-            let ran_for = self.life(owner, made.count);
-            if *from == u64::MAX {
-                continue;
-            }
-            if let Some(uid) = self.arrive(*from, first, owner, &workload, made.count, ran_for) {
-                made.uids.push_back(uid);
-            }
+            let Some(place) = places.get_mut(number % at_once.max(1)) else { break };
+            let Some(from) = *place else { continue };
+            let life = lives.as_ref().and_then(|lives| lives[made.count % lives.len()].seconds());
+            let Some(uid) = self.arrive(from, first, owner, workload, made.count, life) else { break };
+            made.pods.push_back((from, uid));
             made.count += 1;
-            *from = ran_for.map_or(u64::MAX, |seconds| from.saturating_add(seconds));
-            if *from < u64::MAX {
-                self.end = self.end.max(*from);
-            }
+            *place = life.map(|seconds| from.saturating_add(seconds));
+            made.end = made.end.max(place.unwrap_or(0));
         }
-        made.workload = Some(workload);
-        let name = made.workload.as_ref().map(|workload| workload.name.clone()).unwrap_or_default();
-        self.made.entry(owner.clone()).or_default().insert(name, made);
-    }
-
-    /// Returns how long the pod with this number runs; `None`: until it is deleted.
-    fn life(&self, owner: &Owner, number: usize) -> Option<u64> {
-        let lives = self.lives.get(owner).filter(|lives| !lives.is_empty())?;
-        lives[number % lives.len()].seconds()
+        Ok(())
     }
 
     fn arrive(
@@ -325,10 +359,11 @@ fn without_claims(spec: &mut Value) {
     }
     for list in ["containers", "initContainers"] {
         for container in fields.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let Some(container) = container.as_object_mut() else { continue };
+            container.remove("volumeMounts");
             if let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) {
                 resources.remove("claims");
             }
-            container["volumeMounts"] = json!([]);
         }
     }
 }

@@ -188,13 +188,47 @@ fn dumps_in_the_wrong_order_or_without_times_are_refused() {
     let at = |second| list(&[node("n0", "4", -1000, second)]);
     let why = |dumps: &[Vec<u8>]| of_dumps(dumps).expect_err("an error").to_string();
     assert!(why(&[at(0)]).contains("name at least two"));
-    assert!(why(&[at(10), at(0)]).contains("older than the dump before it"));
+    assert!(why(&[at(1000), at(0)]).contains("older than the dump before it"));
+    // What was latest may be gone, and kubelets are quiet for five minutes.
+    assert_eq!(of_dumps(&[at(10), at(0)]).expect("a history").entries.last().expect("a tick").at, 0);
     let mut timeless = node("n0", "4", 0, 0);
     timeless["metadata"] = json!({"name": "n0"});
     timeless["status"]["conditions"] = json!([]);
     assert!(why(&[list(&[timeless])]).contains("nothing in it has a time"));
     assert!(why(&[b"{".to_vec()]).contains("is it cut off?"));
     assert!(why(&[list(&[pod("a", "1", 0)]), list(&[pod("a", "1", 0)])]).contains("no nodes"));
+}
+
+#[test]
+fn a_successor_comes_when_its_predecessor_goes_and_a_pod_that_fails_without_a_node_is_gone() {
+    let of = |uid: &str, mut pod: Value| {
+        pod["metadata"]["uid"] = uid.into();
+        pod
+    };
+    let before = list(&[
+        node("n0", "4", -1000, 0),
+        of("first", on("n0", -50, pod("db-0", "4", -50))),
+        pod("doomed", "64", -5),
+    ]);
+    let mut doomed = pod("doomed", "64", -5);
+    doomed["status"]["phase"] = "Failed".into();
+    // Evicted: nothing says when its containers ended.
+    let mut evicted = on("n0", 20, pod("evicted", "10m", 20));
+    evicted["status"]["phase"] = "Failed".into();
+    evicted["status"]["containerStatuses"] = json!([]);
+    let after = list(&[
+        node("n0", "4", -1000, 100),
+        of("second", on("n0", 42, pod("db-0", "3", 40))),
+        doomed,
+        evicted,
+    ]);
+    let [happened, spread, _] = &lived(&of_dumps(&[before, after]).expect("a history"))[..] else { panic!() };
+    for run in [happened, spread] {
+        assert_eq!((run.pods, run.placed, run.waiting), (3, 2, 0), "{run:?}");
+    }
+    // Never both of db-0.
+    assert_eq!((spread.wait_max, happened.wait_max), (20.0, 2.0));
+    assert!(happened.cpu_requested < 0.9 && spread.cpu_requested < 0.9, "{happened:?}, {spread:?}");
 }
 
 #[derive(Serialize)]
@@ -331,6 +365,53 @@ fn a_trace_of_simkube_of_the_third_format_does_so_too() {
 }
 
 #[test]
+fn a_workload_that_is_deleted_can_come_back_and_a_deleted_job_starts_no_more_pods() {
+    let web = |replicas: usize| workload("Deployment", "apps/v1", "web", "1", json!({"replicas": replicas}));
+    let job = |suspend| {
+        let spec = json!({"completions": 100, "parallelism": 1, "suspend": suspend});
+        workload("Job", "batch/v1", "sum", "1", spec)
+    };
+    let event = |ts, applied: &[Value], deleted: &[Value]| Event {
+        ts: NOON + ts,
+        applied_objs: applied.to_vec(),
+        deleted_objs: deleted.to_vec(),
+    };
+    let by_name =
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "sum", "namespace": "shop"}});
+    let events = vec![
+        // Both in one second.
+        event(0, &[web(3), web(1), job(true)], &[]),
+        event(20, &[job(false)], &[web(1)]),
+        event(60, &[web(2)], &[]),
+        event(65, &[], &[by_name]),
+        event(100, &[], &[]),
+    ];
+    let lives = [Life::Finished(NOON, NOON + 10)].map(|lifecycle| PodData { lifecycle });
+    let of_job = [("shop/sum".to_owned(), [(NOON.to_string(), lives.into())].into())].into();
+    let trace = Trace3 { version: 3, config: config(), events, index: [(JOBS.to_owned(), of_job)].into() };
+    let cluster = list(&[node("n0", "8", -1000, 0)]);
+    let trace = rmp_serde::to_vec_named(&trace).expect("MessagePack");
+    let history = from_simkube(&trace, &cluster, BTreeSet::new()).expect("a history");
+    let [spread, _] = &lived(&history)[..] else { panic!() };
+    // Those of the Job that came at 20, 30, 40, 50 and 60.
+    assert_eq!((spread.pods, spread.waiting), (3 + 2 + 5, 0), "{spread:?}");
+    let used = 20.0 + 2.0 * 40.0 + 5.0 * 10.0;
+    assert!((spread.cpu_requested - used / 800.0).abs() < 0.02, "{spread:?}, not {used}");
+    assert_eq!(history.entries.last().expect("a tick").at, 100_000_000_000);
+}
+
+#[test]
+fn more_pods_than_anybody_has_are_refused() {
+    let web = workload("Deployment", "apps/v1", "web", "1", json!({"replicas": 2_147_483_647}));
+    let events = vec![Event { ts: i64::MIN, applied_objs: vec![web], deleted_objs: Vec::new() }];
+    let trace = Trace3 { version: 3, config: config(), events, index: HashMap::new() };
+    let trace = rmp_serde::to_vec_named(&trace).expect("MessagePack");
+    let cluster = list(&[node("n0", "8", -1000, 0)]);
+    let error = from_simkube(&trace, &cluster, BTreeSet::new()).expect_err("too many");
+    assert_eq!(error.to_string(), "it has more than 500000 pods");
+}
+
+#[test]
 fn what_is_no_trace_or_has_no_cluster_is_refused() {
     #[derive(Serialize)]
     struct Version {
@@ -347,5 +428,5 @@ fn what_is_no_trace_or_has_no_cluster_is_refused() {
     let trace = |events| Trace3 { version: 3, config: config(), events, index: HashMap::new() };
     let written = |trace: &Trace3| rmp_serde::to_vec_named(trace).expect("MessagePack");
     assert!(why(&written(&trace(Vec::new())), &cluster).contains("it has no events"));
-    assert!(why(&written(&trace(events())), &list(&[])).contains("the dump of --nodes has no nodes"));
+    assert!(why(&written(&trace(events())), &list(&[])).contains("there are no nodes in it"));
 }

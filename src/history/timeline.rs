@@ -17,20 +17,13 @@ use berth_scheduler::recording::{Input, RecordingEntry};
 const TICK_S: u64 = 1;
 const TICKS_MAX: u64 = 20_000;
 
-/// What comes first of the same second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Turn {
-    Gone,
-    Object,
-    Node,
-    Pod,
-}
-
 /// Inputs with their times, in seconds since the beginning.
 #[derive(Debug, Default)]
 pub struct Timeline {
     beginning: Vec<Input<'static>>,
-    inputs: Vec<(u64, Turn, Input<'static>)>,
+    inputs: Vec<(u64, Input<'static>)>,
+    /// Pods that do not come after all.
+    withdrawn: HashSet<Arc<str>>,
     scheduler_names: BTreeSet<Arc<str>>,
 }
 
@@ -80,11 +73,17 @@ impl Timeline {
     }
 
     pub fn pod(&mut self, at: u64, pod: Pod) {
-        self.inputs.push((at, Turn::Pod, Input::Pod(Cow::Owned(pod))));
+        self.push(at, Input::Pod(Cow::Owned(pod)));
     }
 
-    pub fn push(&mut self, at: u64, turn: Turn, input: Input<'static>) {
-        self.inputs.push((at, turn, input));
+    /// Of the same second, what is pushed first comes first.
+    pub fn push(&mut self, at: u64, input: Input<'static>) {
+        self.inputs.push((at, input));
+    }
+
+    /// A pod does not come after all.
+    pub fn withdraw(&mut self, uid: Arc<str>) {
+        self.withdrawn.insert(uid);
     }
 
     /// Returns what was lived through until `end`.
@@ -98,12 +97,14 @@ impl Timeline {
         kinds: BTreeSet<ObjectKind>,
         run_times: RunTimes,
     ) -> Result<History, HistoryError> {
-        let all = || self.beginning.iter().chain(self.inputs.iter().map(|(_, _, input)| input));
+        let all = || self.beginning.iter().chain(self.inputs.iter().map(|(_, input)| input));
         if !all().any(|input| matches!(input, Input::Node(_))) {
             return Err(HistoryError::NoNodes);
         }
-        // Those of the same turn stay in their order.
-        self.inputs.sort_by_key(|(at, turn, _)| (*at, *turn));
+        self.inputs
+            .retain(|(_, input)| !matches!(input, Input::Pod(pod) if self.withdrawn.contains(&pod.uid)));
+        // Those of the same second stay in their order.
+        self.inputs.sort_by_key(|(at, _)| *at);
         let every = TICK_S.max(end.div_ceil(TICKS_MAX));
         let mut ticks = (0..=end).step_by(every as usize).peekable();
         let entry = |at: u64, input| {
@@ -111,7 +112,7 @@ impl Timeline {
             RecordingEntry { at, input, decisions: Vec::new() }
         };
         let mut entries: Vec<_> = self.beginning.into_iter().map(|input| entry(0, input)).collect();
-        for (at, _, input) in self.inputs {
+        for (at, input) in self.inputs {
             while let Some(tick) = ticks.next_if(|tick| *tick < at) {
                 entries.push(entry(tick, Input::Tick));
             }

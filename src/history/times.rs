@@ -37,16 +37,19 @@ impl DumpTimes {
         let mut times = DumpTimes::default();
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let documents = serde_json::Deserializer::from_str(text).into_iter::<Timed>();
-        documents.map_while(Result::ok).for_each(|document| times.add(&document, ""));
+        let documents = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
+        documents.map_while(Result::ok).for_each(|document| times.add(document, ""));
         times
     }
 
     /// `kind`: that of an item without one.
-    fn add(&mut self, object: &Timed, kind: &str) {
+    fn add(&mut self, object: &RawValue, kind: &str) {
+        let Ok(object) = serde_json::from_str::<Timed>(object.get()) else { return };
         let kind = object.kind.as_deref().unwrap_or(kind);
         if let Some(of) = kind.strip_suffix("List") {
-            return object.items.iter().flatten().for_each(|item| self.add(item, of));
+            let items =
+                object.items.and_then(|items| serde_json::from_str::<Vec<&RawValue>>(items.get()).ok());
+            return items.into_iter().flatten().for_each(|item| self.add(item, of));
         }
         let Some(metadata) = &object.metadata else { return };
         let created = self.seen(metadata.creation_timestamp.as_deref());
@@ -100,7 +103,7 @@ impl DumpTimes {
 struct Timed<'a> {
     #[serde(borrow)]
     kind: Option<Cow<'a, str>>,
-    items: Option<Vec<Timed<'a>>>,
+    items: Option<&'a RawValue>,
     metadata: Option<Metadata<'a>>,
     status: Option<&'a RawValue>,
 }

@@ -1,6 +1,7 @@
 //! What happened in a recording: where the time of placed pods went, and what changed since another one.
 
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
 use anyhow::bail;
 use serde::Serialize;
@@ -99,9 +100,9 @@ pub fn account(input: impl Read) -> anyhow::Result<RecordingAccount> {
     }
     if let Some(replay) = replay {
         found.waiting = replay.scheduler().totals().waiting;
+        let means = nodes.means(replay.scheduler(), Duration::from_secs_f64(found.seconds));
+        (found.nodes, found.cpu_requested, found.memory_requested) = (means.nodes, means.cpu, means.memory);
     }
-    let means = nodes.means();
-    (found.nodes, found.cpu_requested, found.memory_requested) = (means.nodes, means.cpu, means.memory);
     found.count(&decisions);
     Ok(found)
 }

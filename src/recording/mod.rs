@@ -21,5 +21,5 @@ pub use anonymise::{AnonymiseError, anonymise};
 pub use compare::{PodWaits, SettingsReport, compare, show_runs, show_settings, waits_that_differ};
 pub use read::{Ending, ReadError, Record, open, read};
 pub use replay::{DecidedOtherwise, ReplayOutcome, ReplayReport, replay, show};
-pub use rerun::{Rerun, RunResult, RunTimes};
+pub use rerun::{Rerun, RunResult, RunTimes, longest_waits};
 pub use write::{FileTape, Writing};

@@ -8,10 +8,10 @@ use berth_scheduler::scheduler::Scheduler;
 /// Shortest time between two measurements of the nodes.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
-/// Sums of measurements, each times the seconds until the next one; without nodes nothing is measured.
+/// Sums of measurements, each times the seconds since the one before; without nodes nothing is measured.
 #[derive(Debug, Default)]
 pub(super) struct NodeUse {
-    last: Option<(Duration, NodeMeans)>,
+    last: Option<Duration>,
     seconds: f64,
     sums: NodeMeans,
 }
@@ -30,21 +30,20 @@ pub(super) struct NodeMeans {
 }
 
 impl NodeUse {
-    /// Measures the nodes, if it is time.
+    /// Measures the nodes, if it is time: they count for the time since the last measurement.
     pub fn sample(&mut self, scheduler: &Scheduler, now: Duration) {
-        if self.last.is_some_and(|(since, _)| now < since + SAMPLE_EVERY)
-            || scheduler.inventory().node_count() == 0
-        {
-            return;
+        let last = *self.last.get_or_insert(now);
+        if now >= last + SAMPLE_EVERY {
+            self.last = Some(now);
+            self.add((now - last).as_secs_f64(), scheduler);
         }
-        if let Some((since, measured)) = self.last {
-            self.add(now.saturating_sub(since).as_secs_f64(), measured);
-        }
-        self.last = Some((now, NodeUse::measured(scheduler)));
     }
 
-    fn add(&mut self, seconds: f64, measured: NodeMeans) {
-        let NodeMeans { nodes, cpu, memory, in_use, on_empty } = measured;
+    fn add(&mut self, seconds: f64, scheduler: &Scheduler) {
+        if scheduler.inventory().node_count() == 0 {
+            return;
+        }
+        let NodeMeans { nodes, cpu, memory, in_use, on_empty } = NodeUse::measured(scheduler);
         let sums = &mut self.sums;
         self.seconds += seconds;
         sums.nodes += nodes * seconds;
@@ -69,7 +68,12 @@ impl NodeUse {
         }
     }
 
-    pub fn means(&self) -> NodeMeans {
+    /// Returns the means until now.
+    pub fn means(mut self, scheduler: &Scheduler, now: Duration) -> NodeMeans {
+        let rest = self.last.map_or(0.0, |last| now.saturating_sub(last).as_secs_f64());
+        // If no time has passed, what is there now.
+        let seconds = if self.seconds + rest > 0.0 { rest } else { 1.0 };
+        self.add(seconds, scheduler);
         let mean = |sum: f64| if self.seconds > 0.0 { sum / self.seconds } else { 0.0 };
         let NodeMeans { nodes, cpu, memory, in_use, on_empty } = self.sums;
         NodeMeans {

@@ -88,6 +88,16 @@ pub struct Rerun {
     nodes: NodeUse,
 }
 
+/// Returns the longest wait of each name: a pod may have a successor.
+pub fn longest_waits(waits: impl Iterator<Item = (Arc<str>, Duration)>) -> BTreeMap<Arc<str>, Duration> {
+    let mut longest = BTreeMap::new();
+    for (name, wait) in waits {
+        let known: &mut Duration = longest.entry(name).or_default();
+        *known = wait.max(*known);
+    }
+    longest
+}
+
 struct Ours {
     name: Arc<str>,
     arrived: Duration,
@@ -130,6 +140,7 @@ impl Rerun {
     /// Hears an entry of the recording.
     pub fn hear(&mut self, entry: &RecordingEntry) {
         self.now = Duration::from_nanos(entry.at);
+        self.nodes.sample(&self.scheduler, self.now);
         self.end_pods();
         let scheduler = &mut self.scheduler;
         match &entry.input {
@@ -180,30 +191,25 @@ impl Rerun {
             | Input::Agent { .. } => return,
         }
         self.work();
-        self.nodes.sample(&self.scheduler, self.now);
     }
 
     /// Returns what became of the pods and nodes.
     pub fn finish(self) -> (RunResult, BTreeMap<Arc<str>, Duration>) {
-        let waits: BTreeMap<Arc<str>, Duration> = self
-            .ours
-            .values()
-            .filter_map(|ours| {
-                let end = match &ours.placed {
-                    Some((at, _)) => *at,
-                    None if ours.is_gone => return None,
-                    None => self.now,
-                };
-                Some((ours.name.clone(), end.saturating_sub(ours.arrived)))
-            })
-            .collect();
+        let waits = longest_waits(self.ours.values().filter_map(|ours| {
+            let end = match &ours.placed {
+                Some((at, _)) => *at,
+                None if ours.is_gone => return None,
+                None => self.now,
+            };
+            Some((ours.name.clone(), end.saturating_sub(ours.arrived)))
+        }));
         let placed = self.ours.values().filter_map(|ours| {
             let (at, _) = ours.placed.as_ref()?;
             Some(at.saturating_sub(ours.arrived).as_secs_f64())
         });
         let wait = StageTimes::of(placed.clone());
         let waiting = |ours: &&Ours| ours.placed.is_none() && !ours.is_gone;
-        let nodes = self.nodes.means();
+        let nodes = self.nodes.means(&self.scheduler, self.now);
         let result = RunResult {
             pods: self.ours.len(),
             placed: placed.count(),

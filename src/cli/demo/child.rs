@@ -46,6 +46,7 @@ impl Berth {
         if let Some(directory) = record {
             std::fs::create_dir_all(directory)
                 .with_context(|| format!("cannot create the folder {}", directory.display()))?;
+            let directory = directory.to_str().context("the path of --record is not UTF-8")?;
             config["recorder"] = json!({"enabled": true, "directory": directory});
         }
         std::fs::write(&file, config.to_string()).context("cannot write the configuration of berth")?;

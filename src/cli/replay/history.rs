@@ -28,8 +28,9 @@ enum Form {
 impl Form {
     fn of(path: &Path) -> Result<Form, Failure> {
         let mut start = Vec::new();
-        if !path.is_dir() {
-            let cannot = || format!("cannot open {}", path.display());
+        let cannot = || format!("cannot open {}", path.display());
+        // What a pipe has can be read only once.
+        if std::fs::metadata(path).with_context(cannot)?.is_file() {
             File::open(path).and_then(|file| file.take(1024).read_to_end(&mut start)).with_context(cannot)?;
         }
         Ok(Form::of_bytes(&start))
@@ -69,7 +70,11 @@ pub fn recording(options: &ReplayOptions) -> Result<Option<&Path>, Failure> {
 
 /// Says what became of the pods.
 pub fn live_through(options: &ReplayOptions) -> Result<(), Failure> {
-    let load = |files: &[_]| Config::load(files).map_err(|error| Failure::Input(error.into()));
+    let load = |files: &[_]| -> Result<Config, Failure> {
+        let config = Config::load(files).map_err(|error| Failure::Input(error.into()))?;
+        // The same on each machine.
+        Ok(Config { agents: config.agents.max(1), ..config })
+    };
     let defaults = load(&[])?;
     let mut kinds = scheduler_config(&defaults).objects;
     kinds.extend(ObjectKind::SPREADING);

@@ -308,7 +308,7 @@ const COVERED: &[Document] = &[
             ("berth replay recording.jsonl", "tests/it/replay.rs"),
             ("berth replay recording.jsonl --config packed.yaml", "tests/it/replay.rs"),
             (
-                "kubectl get nodes,pods,namespaces,pv,pvc,storageclasses,services,replicasets,statefulsets -A -o json > 1.json",
+                "kubectl get nodes,pods,namespaces,pv,pvc,storageclasses,services,replicationcontrollers,replicasets,statefulsets,poddisruptionbudgets -A -o json > 1.json",
                 KUBECTL,
             ),
             (
