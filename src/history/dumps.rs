@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::timeline::Timeline;
 use super::times::{DumpTimes, PodTimes};
-use super::{History, HistoryError};
+use super::{ClusterHistory, HistoryError};
 use crate::explain::dump::{Dump, NamedObject};
 use crate::recording::RunTimes;
 use berth_model::{Node, Pod};
@@ -89,7 +89,7 @@ impl DumpHistory {
     ///
     /// # Errors
     /// There are less than two dumps, or no nodes.
-    pub fn finish(self) -> Result<History, HistoryError> {
+    pub fn finish(self) -> Result<ClusterHistory, HistoryError> {
         if self.dumps < 2 {
             return Err(HistoryError::OneDump);
         }
@@ -97,7 +97,7 @@ impl DumpHistory {
         let source = format!("{} dumps", self.dumps);
         let history = self.timeline.finish(source, end, self.kinds, RunTimes::default())?;
         let notes = BTreeSet::from_iter(self.notes).into_iter().collect();
-        Ok(History { has_placements: true, notes, ..history })
+        Ok(ClusterHistory { has_placements: true, notes, ..history })
     }
 
     fn second(&self, time: i64) -> u64 {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::History;
+use super::ClusterHistory;
 use crate::recording::{Rerun, RunResult, RunTimes, StageTimes, longest_waits};
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::recording::{Input, Opening};
@@ -18,7 +18,7 @@ struct Known {
 }
 
 /// Returns what became of the pods and nodes, and how long pods waited, by name.
-pub fn as_it_happened(history: &History) -> (RunResult, BTreeMap<Arc<str>, Duration>) {
+pub fn as_it_happened(history: &ClusterHistory) -> (RunResult, BTreeMap<Arc<str>, Duration>) {
     // It places nothing, and counts what is on the nodes.
     let config = SchedulerConfig {
         scheduler_names: [].into(),

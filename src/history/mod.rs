@@ -27,7 +27,7 @@ use berth_scheduler::recording::RecordingEntry;
 
 /// See the module documentation.
 #[derive(Debug)]
-pub struct History {
+pub struct ClusterHistory {
     /// Where it is from.
     pub source: String,
     /// In the order of their times.

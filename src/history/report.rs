@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::History;
+use super::ClusterHistory;
 use super::happened::as_it_happened;
 use crate::recording::{PodWaits, Rerun, RunResult, show_runs, waits_that_differ};
 use berth_scheduler::agent::AgentConfig;
@@ -46,7 +46,7 @@ pub struct HistoryRun {
 pub type NamedSettings = (String, SchedulerConfig, Vec<AgentConfig>);
 
 /// Lives through a history as it happened, if that is known, and with each of these settings.
-pub fn live(history: &History, settings: &[NamedSettings]) -> HistoryReport {
+pub fn live(history: &ClusterHistory, settings: &[NamedSettings]) -> HistoryReport {
     let mut runs: Vec<(String, RunResult, BTreeMap<Arc<str>, Duration>)> = Vec::new();
     if history.has_placements {
         let (result, waits) = as_it_happened(history);
@@ -73,7 +73,7 @@ pub fn live(history: &History, settings: &[NamedSettings]) -> HistoryReport {
 
 /// Lives through a history with these settings, which place the pods of all schedulers.
 fn with_settings(
-    history: &History,
+    history: &ClusterHistory,
     config: &SchedulerConfig,
     agents: &[AgentConfig],
 ) -> (RunResult, BTreeMap<Arc<str>, Duration>) {

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::timeline::Timeline;
-use super::{History, HistoryError};
+use super::{ClusterHistory, HistoryError};
 use crate::explain::dump::{Dump, NamedObject};
 use crate::fit::{Manifests, TriedWorkload};
 use crate::recording::RunTimes;
@@ -135,7 +135,7 @@ pub fn from_simkube(
     trace: &[u8],
     cluster: &[u8],
     kinds: BTreeSet<ObjectKind>,
-) -> Result<History, HistoryError> {
+) -> Result<ClusterHistory, HistoryError> {
     let no_trace = |error: rmp_serde::decode::Error| HistoryError::NoTrace(error.to_string());
     let Head { version } = rmp_serde::from_slice(trace).map_err(no_trace)?;
     if !VERSIONS.contains(&version) {
@@ -182,7 +182,7 @@ pub fn from_simkube(
     let end = ends.max().unwrap_or(0).max(end);
     let Reader { timeline, run_times, notes, .. } = reader;
     let history = timeline.finish("a trace of SimKube".to_owned(), end, kinds, run_times)?;
-    Ok(History { notes: notes.into_iter().collect(), ..history })
+    Ok(ClusterHistory { notes: notes.into_iter().collect(), ..history })
 }
 
 fn lives_2(lives: Lives2) -> HashMap<Owner, Vec<Life>> {

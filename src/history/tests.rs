@@ -57,7 +57,7 @@ fn list(items: &[Value]) -> Vec<u8> {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string().into_bytes()
 }
 
-fn of_dumps(dumps: &[Vec<u8>]) -> Result<History, HistoryError> {
+fn of_dumps(dumps: &[Vec<u8>]) -> Result<ClusterHistory, HistoryError> {
     let mut history = DumpHistory::new(BTreeSet::new());
     dumps.iter().try_for_each(|dump| history.add(dump))?;
     history.finish()
@@ -70,7 +70,7 @@ fn settings(name: &str, packing: Packing) -> (String, SchedulerConfig, Vec<Agent
     (name.to_owned(), config, vec![AgentConfig { cache: CacheLimits::unlimited(), seed: 1 }])
 }
 
-fn lived(history: &History) -> Vec<RunResult> {
+fn lived(history: &ClusterHistory) -> Vec<RunResult> {
     let all = [settings("spread", Packing::LeastAllocated), settings("packed", Packing::MostAllocated)];
     let report = live(history, &all);
     assert_eq!(
@@ -156,7 +156,7 @@ fn what_berth_packs_needs_fewer_nodes() {
 }
 
 /// Six nodes, of which another scheduler spread the pods of two Deployments over; the node of the last pods came late.
-fn example() -> History {
+fn example() -> ClusterHistory {
     let nodes = |count: usize, heard| (0..count).map(move |at| node(&format!("n{at}"), "8", -86_400, heard));
     let service = |prefix: &str, count: usize, cpu: &str, created: i64| -> Vec<Value> {
         (0..count).map(|at| pod(&format!("{prefix}-{at}"), cpu, created)).collect()

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{History, HistoryError};
+use super::{ClusterHistory, HistoryError};
 use crate::explain::dump::NamedObject;
 use crate::recording::RunTimes;
 use berth_model::{Node, Pod};
@@ -96,7 +96,7 @@ impl Timeline {
         end: u64,
         kinds: BTreeSet<ObjectKind>,
         run_times: RunTimes,
-    ) -> Result<History, HistoryError> {
+    ) -> Result<ClusterHistory, HistoryError> {
         let all = || self.beginning.iter().chain(self.inputs.iter().map(|(_, input)| input));
         if !all().any(|input| matches!(input, Input::Node(_))) {
             return Err(HistoryError::NoNodes);
@@ -119,7 +119,7 @@ impl Timeline {
             entries.push(entry(at, input));
         }
         entries.extend(ticks.map(|tick| entry(tick, Input::Tick)));
-        Ok(History {
+        Ok(ClusterHistory {
             source,
             entries,
             run_times,

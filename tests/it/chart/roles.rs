@@ -222,7 +222,8 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
     with_rollouts.insert(6, "+ClusterRole argoproj.io/rollouts/scale [patch]");
     let mut without_prometheus = FOR_SCALING.to_vec();
     without_prometheus.push("+ClusterRole metrics.k8s.io/pods [list]");
-    let cases: [(&str, &[&str]); 16] = [
+    let cases: [(&str, &[&str]); 17] = [
+        ("viewer: {create: false}", &["-ClusterRole url:/ui/,/ui/*,/why [get]"]),
         (SCALING, &FOR_SCALING),
         ("config: {scaling: {enabled: true}}", &without_prometheus),
         (&rollouts, &with_rollouts),
@@ -232,6 +233,7 @@ fn each_feature_adds_or_takes_away_its_own_rules() {
                 "-ClusterRole authentication.k8s.io/tokenreviews [create]",
                 "-ClusterRole authorization.k8s.io/subjectaccessreviews [create]",
                 "-ClusterRole url:/metrics [get]",
+                "-ClusterRole url:/ui/,/ui/*,/why [get]",
                 secrets[0],
                 secrets[1],
             ],
@@ -289,7 +291,12 @@ fn the_lease_that_the_role_allows_is_the_one_of_the_configuration() {
     assert_eq!(role["rules"][1]["resourceNames"], json!(["berth-batch"]));
     let subject = json!([{"kind": "ServiceAccount", "name": "placer", "namespace": NAMESPACE}]);
     assert_eq!(binding["subjects"], subject);
-    assert_eq!(the("ClusterRoleBinding", &objects)["subjects"], subject);
+    let (of_berth, of_viewers): (Vec<&Value>, Vec<&Value>) = objects
+        .iter()
+        .filter(|object| object["kind"] == "ClusterRoleBinding")
+        .partition(|object| object["subjects"] == subject);
+    let viewer = json!([{"kind": "ServiceAccount", "name": "placer-viewer", "namespace": NAMESPACE}]);
+    assert_eq!((of_berth.len(), of_viewers.len(), &of_viewers[0]["subjects"]), (1, 1, &viewer));
     let single = rendered(VALUES[1].1);
     let of_leases = |(_, resource, _): &(String, String, Vec<String>)| resource.contains("leases");
     assert!(!rules(&single).iter().any(of_leases), "without leader election there is no lease");
