@@ -170,10 +170,16 @@ const COVERED: &[Document] = &[
     },
     Document {
         path: "docs/extender.md",
-        commands: &[(
-            SET_EXTENDER,
-            "tests/it/chart.rs renders it; tests/it/extender.rs runs a real kube-scheduler with what it sets",
-        )],
+        commands: &[
+            (
+                "kubectl create secret generic kube-scheduler-ca --namespace berth-system --from-file=ca.crt=CA_FILE",
+                KUBECTL,
+            ),
+            (
+                SET_EXTENDER,
+                "tests/it/chart.rs renders it; tests/it/extender.rs runs a real kube-scheduler with what it sets",
+            ),
+        ],
     },
     Document {
         path: "docs/first-steps.md",
