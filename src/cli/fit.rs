@@ -123,6 +123,8 @@ fn tried(options: &FitOptions) -> Result<FitReport, Failure> {
         let name = file.display().to_string();
         manifests.read(&name, &bytes, &options.namespace).map_err(|error| input(error.into()))?;
     }
+    let files: Vec<_> = options.manifests.iter().map(|file| file.display().to_string()).collect();
+    manifests.require_pods(&files.join(", ")).map_err(|error| input(error.into()))?;
     let mut dump = options.read.dump(Also::PriorityClasses)?;
     dump.priority_classes().iter().for_each(|class| manifests.priority_class(class));
     for class in manifests.resolve_priorities() {

@@ -84,7 +84,8 @@ impl Asked {
     fn read(question: &FitQuestion) -> Result<Asked, FitRefusal> {
         let invalid = |why: String| Err(FitRefusal::Invalid(why));
         let mut manifests = Manifests::default();
-        if let Err(error) = manifests.read("the manifest", &question.manifests, &question.namespace) {
+        let read = manifests.read("the manifest", &question.manifests, &question.namespace);
+        if let Err(error) = read.and_then(|()| manifests.require_pods("the manifest")) {
             return invalid(error.to_string());
         }
         let notes = manifests.resolve_priorities().into_iter().map(|class| {

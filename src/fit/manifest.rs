@@ -87,7 +87,6 @@ impl Manifests {
     /// # Errors
     /// See [`ManifestError`].
     pub fn read(&mut self, file: &str, bytes: &[u8], namespace: &str) -> Result<(), ManifestError> {
-        let before = self.workloads.len();
         for (at, document) in Manifests::documents(file, bytes)?.into_iter().enumerate() {
             self.object(document, namespace).map_err(|(name, why)| ManifestError::Object {
                 file: file.to_owned(),
@@ -95,15 +94,21 @@ impl Manifests {
                 why,
             })?;
         }
-        if self.workloads.len() == before {
-            return Err(ManifestError::NoPods(file.to_owned()));
-        }
         let pods: usize = self.workloads.iter().filter_map(|workload| workload.replicas).sum();
         if pods > PODS_MAX {
             let why = format!("the manifests ask for {pods} pods; at most {PODS_MAX} are tried at once");
             return Err(ManifestError::Syntax { file: file.to_owned(), why });
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// None of the files, with these names, has pods.
+    pub fn require_pods(&self, files: &str) -> Result<(), ManifestError> {
+        match self.workloads.is_empty() {
+            true => Err(ManifestError::NoPods(files.to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// Adds an object as a trace has it.

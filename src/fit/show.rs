@@ -19,11 +19,17 @@ pub fn table(report: &FitReport, width: usize, out: &mut impl Write) -> io::Resu
     let width = width.max(60);
     let waiting = report.waiting;
     if waiting.placed + waiting.unplaced > 0 {
+        let total = waiting.placed + waiting.unplaced;
+        let of = |count: usize, one: &'static str, many: &'static str| if count == 1 { one } else { many };
         let text = format!(
-            "{} that wait already come first: {} get a node, {} do not",
-            counted(waiting.placed + waiting.unplaced, "pod"),
+            "{} that {} already {} first: {} {} a node, {} {} not",
+            counted(total, "pod"),
+            of(total, "waits", "wait"),
+            of(total, "comes", "come"),
             waiting.placed,
-            waiting.unplaced
+            of(waiting.placed, "gets", "get"),
+            waiting.unplaced,
+            of(waiting.unplaced, "does", "do"),
         );
         wrapped(out, "", &text, width)?;
     }

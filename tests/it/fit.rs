@@ -195,6 +195,18 @@ fn claims_of_a_stateful_set_are_created_with_its_pods() {
 }
 
 #[test]
+fn what_pods_need_may_be_in_a_file_of_its_own() {
+    let mut quota = tempfile::NamedTempFile::new().expect("a file");
+    let maximum = "{apiVersion: berth.dev/v1alpha1, kind: Quota, metadata: {name: small}, \
+                   spec: {namespaces: [default], maximum: {cpu: 1500m}}}";
+    quota.write_all(maximum.as_bytes()).expect("written");
+    let beside = [quota.path().to_str().expect("a path")];
+    let (alone, _) = report(&two_nodes(), &deployment("web", 2, "1"), &[]);
+    let (limited, code) = report(&two_nodes(), &deployment("web", 2, "1"), &beside);
+    assert_eq!((counts(&alone), counts(&limited), code), (vec![(2, 2)], vec![(2, 1)], 3), "{limited}");
+}
+
+#[test]
 fn bad_manifests_are_refused_with_their_document_and_what_is_wrong() {
     for (manifests, expected) in [
         ("", "- asks for no pods"),
