@@ -25,8 +25,8 @@ async fn create(client: &Client, object: &Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_chart_allows_is_enough_and_without_it_the_log_says_what_is_missing() {
     let chart = rendered("");
-    let account = chart.iter().find(|object| object["kind"] == "ServiceAccount");
-    let account = account.expect("a ServiceAccount")["metadata"]["name"].as_str().expect("a name").to_owned();
+    let deployment = chart.iter().find(|object| object["kind"] == "Deployment").expect("a Deployment");
+    let account = deployment["spec"]["template"]["spec"]["serviceAccountName"].as_str().expect("a name");
     // An API server token for this name is equivalent to the account's own.
     let name = format!("system:serviceaccount:{NAMESPACE}:{account}");
     let options = Options {
