@@ -101,7 +101,7 @@ impl DumpHistory {
     }
 
     fn second(&self, time: i64) -> u64 {
-        u64::try_from(time.saturating_sub(self.first)).unwrap_or(0)
+        second_since(self.first, time)
     }
 
     fn gone(
@@ -209,6 +209,11 @@ impl DumpHistory {
     }
 }
 
+/// Returns the seconds from `first` to `time`; none if it is earlier.
+fn second_since(first: i64, time: i64) -> u64 {
+    u64::try_from(time.saturating_sub(first)).unwrap_or(0)
+}
+
 /// The time between two dumps, in seconds since the first.
 #[derive(Debug, Clone, Copy)]
 struct Between {
@@ -222,12 +227,11 @@ impl Between {
     /// Returns the second of this time, or that of the nearer dump; without a time that of the later one.
     fn second(self, time: Option<i64>) -> u64 {
         let Some(time) = time else { return self.to };
-        u64::try_from(time.saturating_sub(self.first)).unwrap_or(0).clamp(self.from, self.to)
+        second_since(self.first, time).clamp(self.from, self.to)
     }
 
     /// Whether this time is not after the earlier dump; without a time it may be.
     fn is_before(self, time: Option<i64>) -> bool {
-        let since = |time: i64| u64::try_from(time.saturating_sub(self.first)).unwrap_or(0);
-        time.is_none_or(|time| since(time) <= self.from)
+        time.is_none_or(|time| second_since(self.first, time) <= self.from)
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::ClusterHistory;
 use super::happened::as_it_happened;
-use crate::recording::{PodWaits, Rerun, RunResult, show_runs, waits_that_differ};
+use crate::recording::{PodWaits, Rerun, RunResult, RunTimes, show_runs, waits_that_differ};
 use berth_scheduler::agent::AgentConfig;
 use berth_scheduler::dispatch::Estimator;
 use berth_scheduler::recording::Opening;
@@ -52,8 +52,11 @@ pub fn live(history: &ClusterHistory, settings: &[NamedSettings]) -> HistoryRepo
         let (result, waits) = as_it_happened(history);
         runs.push(("as it happened".to_owned(), result, waits));
     }
+    let mut times = history.run_times.clone();
+    history.entries.iter().for_each(|entry| times.hear(entry));
+    let times = Arc::new(times);
     for (name, config, agents) in settings {
-        let (result, waits) = with_settings(history, config, agents);
+        let (result, waits) = with_settings(history, &times, config, agents);
         runs.push((name.clone(), result, waits));
     }
     let waits = match &runs[..] {
@@ -74,6 +77,7 @@ pub fn live(history: &ClusterHistory, settings: &[NamedSettings]) -> HistoryRepo
 /// Lives through a history with these settings, which place the pods of all schedulers.
 fn with_settings(
     history: &ClusterHistory,
+    times: &Arc<RunTimes>,
     config: &SchedulerConfig,
     agents: &[AgentConfig],
 ) -> (RunResult, BTreeMap<Arc<str>, Duration>) {
@@ -83,10 +87,8 @@ fn with_settings(
         objects: history.objects.clone(),
         ..config.clone()
     };
-    let mut times = history.run_times.clone();
-    history.entries.iter().for_each(|entry| times.hear(entry));
     let opening = Opening::new(config.clone(), agents.to_vec(), Estimator::default());
-    let mut run = Rerun::begin(config, agents, &opening, times.into());
+    let mut run = Rerun::begin(config, agents, &opening, times.clone());
     history.entries.iter().for_each(|entry| run.hear(entry));
     run.finish()
 }

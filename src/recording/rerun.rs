@@ -1,4 +1,4 @@
-//! Lives through the cluster of a recording again, with any settings.
+//! Lives through the cluster of a recording, or of a [history](crate::history), again, with any settings.
 //!
 //! Nodes, other objects and the pods of other schedulers come and go as recorded, and pods of this scheduler arrive as recorded. Where
 //! and when those are placed is decided anew: binds succeed at once, and victims are gone at once. A pod that ended by itself runs as
