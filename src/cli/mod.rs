@@ -35,7 +35,7 @@ pub use kubectl_completion::{complete_for_kubectl, completion_of_kubectl};
 pub use output::Output;
 pub use recommend::{RecommendOptions, recommend};
 pub use replay::{ReplayOptions, replay};
-pub use run::{RunOptions, run};
+pub use run::{RunOptions, run, run_until};
 pub use shell::{CompletionOptions, ManOptions, completion, man};
 pub use simulate::{SimulateOptions, simulate};
 pub use top::{TopOptions, top};

@@ -30,6 +30,7 @@ use tokio::sync::watch;
 
 use super::engine_settings::{agent_configs, agent_count, cores, scheduler_config};
 use berth_config::{Config, FailurePolicy, LoadedConfig, NAMESPACE_FILE};
+use berth_controllers::clock::Clock;
 use berth_controllers::leadership::{self, Leadership};
 use berth_controllers::tasks::{Tasks, ended, host_name};
 use berth_controllers::{recommender, scaler};
@@ -124,7 +125,7 @@ pub fn run(options: RunOptions) -> Result<()> {
             }
         };
         let cluster = cluster_config(kubeconfig.as_deref()).await?;
-        run_until(cluster, config, stop).await
+        run_until(cluster, config, Clock::of_system(), stop).await
     })
 }
 
@@ -218,8 +219,13 @@ impl Outlet for ToCluster {
     }
 }
 
-/// Runs against this cluster until `stop` resolves, then shuts down in order.
-pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<Output = ()>) -> Result<()> {
+/// Runs against this cluster until `stop` resolves, then shuts down in order. `clock`: of the recommender, the updater and the scaler.
+pub async fn run_until(
+    cluster: kube::Config,
+    config: Config,
+    clock: Clock,
+    stop: impl Future<Output = ()>,
+) -> Result<()> {
     let listener = listen(config.health_address, "healthAddress or --health-address").await?;
     let address = listener.local_addr()?;
     let secure = secure_listener(&config).await?;
@@ -336,11 +342,12 @@ pub async fn run_until(cluster: kube::Config, config: Config, stop: impl Future<
         &cluster,
         &config.recommender,
         (&engine, &leadership),
-        &watches,
+        (&watches, &clock),
         sources.recommender.clone(),
     )?;
-    scaler::scale(&mut tasks, &cluster, &config, (&engine, &leadership), &watches, sources.scaler.clone())?;
-    applying::update(&mut tasks, &config, &cluster, (&engine, &leadership), &watches, &sources)?;
+    let scaled = sources.scaler.clone();
+    scaler::scale(&mut tasks, &cluster, &config, (&engine, &leadership), (&watches, &clock), scaled)?;
+    applying::update(&mut tasks, &config, &cluster, (&engine, &leadership), (&watches, &clock), &sources)?;
     let in_flight = config.binds_in_flight as usize;
     let fences = (leadership.fence.as_ref(), leadership.device_fence.as_ref());
     let claims = KubeClaims::new(&cluster, fences)?;

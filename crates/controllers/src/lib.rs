@@ -2,6 +2,7 @@
 //!
 //! May not know: the HTTP server and the command line.
 
+pub mod clock;
 pub mod leadership;
 mod node_rooms;
 pub mod recommender;

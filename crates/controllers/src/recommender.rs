@@ -21,9 +21,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use jiff::Timestamp;
 use tokio::sync::watch;
 
+use super::clock::Clock;
 use super::leadership::Leadership;
 use super::rounds::{self, Rounds};
 use super::tasks::Tasks;
@@ -32,8 +32,8 @@ use berth_kube_io::WatchStore;
 use berth_kube_io::client::fenced;
 use berth_kube_io::vpa::{OwnerResolver, Recommending, lists_of};
 use berth_prometheus::PrometheusSource;
+use berth_rightsizing::recommend::Status;
 use berth_rightsizing::recommend::store::{Store, Workload};
-use berth_rightsizing::recommend::{Status, UnixNanos};
 use berth_scheduler::engine::Engine;
 use berth_telemetry::RecommenderMetrics;
 use dimensions::Dimensions;
@@ -51,6 +51,7 @@ struct RecommenderContext {
     source: Option<PrometheusSource>,
     engine: Engine,
     leadership: Leadership,
+    clock: Clock,
     metrics: Arc<RecommenderMetrics>,
 }
 
@@ -74,7 +75,7 @@ pub fn recommend(
     cluster: &kube::Config,
     config: &config::Recommender,
     (engine, leadership): (&Engine, &Leadership),
-    watches: &WatchStore,
+    (watches, clock): (&WatchStore, &Clock),
     metrics: Option<Arc<RecommenderMetrics>>,
 ) -> Result<Option<Handle>> {
     let Some(metrics) = metrics else { return Ok(None) };
@@ -88,6 +89,7 @@ pub fn recommend(
         source,
         engine: engine.clone(),
         leadership: leadership.clone(),
+        clock: clock.clone(),
         metrics,
     };
     // Invalid buckets are rejected when the configuration is read.
@@ -97,7 +99,7 @@ pub fn recommend(
         let (interval, begin) =
             (place.config.interval.get(), |term| Recommender::new(place.clone(), term).ok());
         let stop = async { drop(stopping.wait_for(|stop| *stop).await) };
-        rounds::run(|| place.leadership.decides(), interval, begin, stop).await;
+        rounds::run(|| place.leadership.decides(), (&place.clock, interval), begin, stop).await;
         let _ = end.send(true);
         // Tasks end with the process.
         std::future::pending::<()>().await;
@@ -129,8 +131,9 @@ struct Recommender {
     recommended: quality::Recommended,
     /// Events of evictions that were counted or are of other pods.
     heard: evictions::Heard,
-    saved_at: Option<Instant>,
-    collected_at: Option<Instant>,
+    /// By [`Clock::elapsed`].
+    saved_at: Option<Duration>,
+    collected_at: Option<Duration>,
     /// The last complete world, for the checkpoints at shutdown.
     world: World,
     complaints: Complaints,
@@ -186,7 +189,7 @@ impl Rounds for Recommender {
         metrics.took("LoadPods", began);
         let began = Instant::now();
         self.take_samples(&world).await;
-        self.store.advance_methods(now());
+        self.store.advance_methods(self.context.clock.now_ns());
         metrics.took("LoadMetrics", began);
         let began = Instant::now();
         self.publish(&world).await;
@@ -229,11 +232,6 @@ impl Recommender {
             false => namespaces.map(Some).collect(),
         }
     }
-}
-
-/// Nanoseconds since 1970.
-fn now() -> UnixNanos {
-    UnixNanos::try_from(Timestamp::now().as_nanosecond()).unwrap_or(UnixNanos::MAX)
 }
 
 /// Logs a failure once, and its recovery once.

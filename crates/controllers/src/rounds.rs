@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::MissedTickBehavior;
+use super::clock::Clock;
 
 /// Interval at which a process that does not lead checks its leadership.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -26,7 +26,7 @@ pub(crate) trait Rounds: Send {
 /// immediately, and a round is never cancelled. `begin` returns the state for a term; `None` ends the loop.
 pub(crate) async fn run<R: Rounds>(
     decides: impl Fn() -> Option<u64>,
-    interval: Duration,
+    (clock, interval): (&Clock, Duration),
     begin: impl Fn(u64) -> Option<R>,
     stop: impl Future<Output = ()>,
 ) {
@@ -39,11 +39,10 @@ pub(crate) async fn run<R: Rounds>(
             }
         };
         let Some(mut rounds) = begin(term) else { return };
-        let mut ticks = tokio::time::interval(interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = clock.ticks(interval);
         while decides() == Some(term) {
             tokio::select! {
-                _ = ticks.tick() => {}
+                () = ticks.tick() => {}
                 () = &mut stop => return rounds.stop().await,
             }
             if decides() == Some(term) {
@@ -116,7 +115,7 @@ mod tests {
         stop: impl Future<Output = ()>,
     ) {
         let begin = |term| Some(Counting { log: log.clone(), term, rounds: 0, took });
-        run(decides, INTERVAL, begin, stop).await;
+        run(decides, (&Clock::of_system(), INTERVAL), begin, stop).await;
     }
 
     #[tokio::test(start_paused = true)]

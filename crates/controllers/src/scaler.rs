@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use jiff::Timestamp;
 
+use super::clock::Clock;
 use super::leadership::Leadership;
 use super::node_rooms::NodeRoom;
 use super::resizing::Resizer;
@@ -77,6 +77,7 @@ struct ScalerContext {
     /// For reads of all services, and for queries of services' own; `None`: usage comes from the metrics server.
     sources: Option<[PrometheusSource; 2]>,
     leadership: Leadership,
+    clock: Clock,
     /// The term in which it writes.
     term: u64,
     /// This process, for events.
@@ -90,7 +91,7 @@ pub fn scale(
     cluster: &kube::Config,
     config: &Config,
     (engine, leadership): (&Engine, &Leadership),
-    watches: &WatchStore,
+    (watches, clock): (&WatchStore, &Clock),
     metrics: Option<Arc<ScalerMetrics>>,
 ) -> Result<()> {
     let Some(metrics) = metrics else { return Ok(()) };
@@ -113,6 +114,7 @@ pub fn scale(
         resizer: Arc::new(Resizer::new(engine.clone(), PodWriter::new(client, host_name()))),
         sources,
         leadership: leadership.clone(),
+        clock: clock.clone(),
         term: 0,
         instance: host_name().into(),
         metrics,
@@ -120,7 +122,8 @@ pub fn scale(
     tasks.spawn("scaler", async move {
         let begin = |term| Some(Scaler::new(ScalerContext { term, ..place.clone() }));
         let every = place.interval / checks_per_round(place.interval);
-        rounds::run(|| place.leadership.decides(), every, begin, std::future::pending()).await;
+        rounds::run(|| place.leadership.decides(), (&place.clock, every), begin, std::future::pending())
+            .await;
     });
     Ok(())
 }
@@ -196,7 +199,7 @@ impl Scaler {
             owners,
             past,
             readings: Readings::new(source, interval, metrics.clone()),
-            custom: own.map(|own| CustomQueries::start(own, interval, metrics.clone())),
+            custom: own.map(|own| CustomQueries::start(own, &context.clock, interval, metrics.clone())),
             affinity,
             remembered: BTreeMap::new(),
             watched: BTreeMap::new(),
@@ -209,7 +212,7 @@ impl Scaler {
 
     /// Runs one round. It waits for Prometheus only for a short time.
     async fn scale(&mut self) -> Result<(), ApiError> {
-        let now = Timestamp::now();
+        let now = self.context.clock.now();
         let wait_until = tokio::time::Instant::now() + self.context.interval / WAIT_SHARE;
         self.owners.next_round();
         let Some(Services { scaled: services, left_out, namespaces }) = self.services().await? else {
@@ -258,7 +261,7 @@ impl Scaler {
         if killed.is_empty() {
             return Ok(());
         }
-        let now = Timestamp::now();
+        let now = self.context.clock.now();
         let Some(Services { scaled: services, namespaces, .. }) = self.services().await? else {
             return Ok(());
         };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::clock::Clock;
 use super::leadership::Leadership;
 use super::resizing::{Resized, Resizer};
 use super::rounds::{self, Rounds};
@@ -19,7 +20,7 @@ use berth_rightsizing::apply::update::UpdateCandidate;
 use berth_rightsizing::apply::{
     DisruptionRules, Hold, Mode, Ranges, Round, SizedPod, UpdateStep, UpdaterMemory,
 };
-use berth_rightsizing::recommend::{LastEviction, OwnerRef, UnixNanos, Vpa};
+use berth_rightsizing::recommend::{LastEviction, OwnerRef, Vpa};
 use berth_scheduler::engine::Engine;
 use berth_telemetry::UpdaterMetrics;
 
@@ -44,6 +45,7 @@ pub struct Updater {
     /// Configuration of the webhook of new pods; `None`: berth does not know it.
     pub webhook: Option<WebhookConfiguration>,
     pub leadership: Leadership,
+    pub clock: Clock,
     /// Validity of the certificate that the API server must accept.
     pub certificate: CertificateValid,
     pub metrics: Arc<UpdaterMetrics>,
@@ -106,7 +108,8 @@ impl Updater {
     pub async fn run(self) {
         let begin = |term| Some(InTerm { updater: &self, term, state: UpdaterState::default() });
         let interval = self.config.apply.interval.get();
-        rounds::run(|| self.leadership.decides(), interval, begin, std::future::pending()).await;
+        rounds::run(|| self.leadership.decides(), (&self.clock, interval), begin, std::future::pending())
+            .await;
     }
 
     /// # Errors
@@ -114,7 +117,7 @@ impl Updater {
     async fn update(&self, term: u64, known: &mut UpdaterState, tally: &mut Tally) -> Result<(), String> {
         let (rules, webhook) = self.rules().await?;
         self.watches.pods.listed().await;
-        known.memory.without_the_future(now());
+        known.memory.without_the_future(self.clock.now_ns());
         let namespaces = self.namespaces()?;
         let (mut uids, mut vpas) = (BTreeSet::new(), BTreeSet::new());
         for namespace in &namespaces {
@@ -156,7 +159,8 @@ impl Updater {
                  recommender.apply.updater to false"
             ));
         }
-        let is_refused = !(self.certificate)(Timestamp::now());
+        let now = self.clock.now();
+        let is_refused = !(self.certificate)(now);
         let ours = apply.webhook && !is_refused;
         let has_webhook =
             ours || self.api.lease_holder(namespace, UPSTREAM_WEBHOOK).await.map_err(explain)?.is_some();
@@ -164,7 +168,7 @@ impl Updater {
             Some(webhook) if ours => Some(webhook.namespaces().await.map_err(|error| error.to_string())?),
             _ => None,
         };
-        Ok((apply.rules(has_webhook, Timestamp::now().as_second()), selectors))
+        Ok((apply.rules(has_webhook, now.as_second()), selectors))
     }
 
     /// Returns the namespaces with VPAs that update pods, and with pods whose boost ends.
@@ -213,7 +217,7 @@ impl Updater {
         known: &mut UpdaterState,
         tally: &mut Tally,
     ) {
-        let now = now();
+        let now = self.clock.now_ns();
         let Group { vpa, ranges, pods } = group;
         let looked = (&**vpa, &pods[..]);
         let nobody = BTreeMap::new();
@@ -373,9 +377,4 @@ impl Updater {
 
 fn id(pod: &SizedPod) -> PodId<'_> {
     PodId { namespace: &pod.namespace, name: &pod.name, uid: &pod.uid }
-}
-
-/// Nanoseconds since 1970.
-fn now() -> UnixNanos {
-    UnixNanos::try_from(Timestamp::now().as_nanosecond()).unwrap_or(UnixNanos::MAX)
 }

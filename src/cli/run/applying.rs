@@ -7,6 +7,7 @@ use anyhow::Result;
 use parking_lot::RwLock;
 
 use berth_config::Config;
+use berth_controllers::clock::Clock;
 use berth_controllers::leadership::Leadership;
 use berth_controllers::resizing::Resizer;
 use berth_controllers::tasks::{Tasks, host_name};
@@ -62,7 +63,7 @@ pub(super) fn update(
     config: &Config,
     cluster: &kube::Config,
     (engine, leadership): (&Engine, &Leadership),
-    watches: &WatchStore,
+    (watches, clock): (&WatchStore, &Clock),
     sources: &MetricSources,
 ) -> Result<()> {
     let Some(metrics) = sources.updater.clone() else { return Ok(()) };
@@ -77,6 +78,7 @@ pub(super) fn update(
         watches: watches.clone(),
         resizer: Arc::new(Resizer::new(engine.clone(), writer)),
         leadership: leadership.clone(),
+        clock: clock.clone(),
         certificate: Arc::new(move |now| https.as_ref().is_some_and(|https| !https.has_ended(now))),
         metrics,
     };

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use futures::{StreamExt, stream};
@@ -50,7 +50,7 @@ pub(super) struct Dimensions {
 #[derive(Default)]
 struct History {
     awaited: BTreeSet<Workload>,
-    not_before: Option<Instant>,
+    not_before: Option<Duration>,
 }
 
 /// Number of samples taken and refused.
@@ -127,7 +127,8 @@ impl Recommender {
         if self.dimensions.is_empty() {
             return;
         }
-        let loaded = self.dimensions.store.load(workload, &label.container, text, super::now());
+        let loaded =
+            self.dimensions.store.load(workload, &label.container, text, self.context.clock.now_ns());
         for error in loaded.err().into_iter().flatten() {
             let error = with_causes(&error);
             tracing::warn!(
@@ -173,7 +174,7 @@ impl Recommender {
         for place in 0..self.dimensions.metrics.len() {
             self.read_history(place, &source, &pods).await;
         }
-        let now = Timestamp::now();
+        let now = self.context.clock.now();
         let namespaces: BTreeSet<&str> = pods.keys().map(|(namespace, _)| *namespace).collect();
         let namespaces: Vec<String> = namespaces.into_iter().map(str::to_owned).collect();
         // Two reads in one second would return the same samples.
@@ -188,7 +189,7 @@ impl Recommender {
 
     async fn read_history(&mut self, place: usize, source: &PrometheusSource, pods: &ByName<'_>) {
         let history = &self.dimensions.histories[place];
-        let is_early = history.not_before.is_some_and(|time| Instant::now() < time);
+        let is_early = history.not_before.is_some_and(|time| self.context.clock.elapsed() < time);
         if history.awaited.is_empty() || is_early {
             return;
         }
@@ -199,7 +200,7 @@ impl Recommender {
         }
         let namespaces: Vec<String> = workloads.keys().map(|name| (*name).to_owned()).collect();
         let (metric, mut tally, now) =
-            (self.dimensions.metrics[place].clone(), Tally::default(), super::now());
+            (self.dimensions.metrics[place].clone(), Tally::default(), self.context.clock.now_ns());
         let dimensions = &mut self.dimensions;
         let sink = |series: Series<'_>| {
             let workload = match pods.get(&(series.namespace, series.pod)) {
@@ -212,8 +213,9 @@ impl Recommender {
                 tally.add(dimensions.feed(place, workload, &series, now));
             }
         };
-        let read =
-            source.history_of(&metric, QueriedNamespaces::These(&namespaces), Timestamp::now(), sink).await;
+        let read = source
+            .history_of(&metric, QueriedNamespaces::These(&namespaces), self.context.clock.now(), sink)
+            .await;
         match &read {
             Ok(_) => self.dimensions.histories[place] = History::default(),
             Err(_) => {
@@ -221,7 +223,8 @@ impl Recommender {
                 for workload in &awaited {
                     self.dimensions.store.forget(place, workload);
                 }
-                self.dimensions.histories[place].not_before = Some(Instant::now() + HISTORY_AGAIN);
+                self.dimensions.histories[place].not_before =
+                    Some(self.context.clock.elapsed() + HISTORY_AGAIN);
             }
         }
         let is_read = read.is_ok();
@@ -245,7 +248,7 @@ impl Recommender {
         now: Timestamp,
     ) {
         let (metric, mut tally, time) =
-            (self.dimensions.metrics[place].clone(), Tally::default(), super::now());
+            (self.dimensions.metrics[place].clone(), Tally::default(), self.context.clock.now_ns());
         let dimensions = &mut self.dimensions;
         let sink = |series: Series<'_>| {
             let Some((workload, pod)) = pods.get(&(series.namespace, series.pod)) else { return };

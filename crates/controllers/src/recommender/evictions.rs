@@ -104,7 +104,7 @@ impl Recommender {
         eviction: &PressureEviction,
         look_ups: &mut usize,
     ) -> Whose {
-        let too_old = eviction.time < super::now().saturating_sub(SEEN_LATE_NS);
+        let too_old = eviction.time < self.context.clock.now_ns().saturating_sub(SEEN_LATE_NS);
         let known: BTreeSet<&Workload> =
             self.loaded.values().filter(|workload| workload.namespace == *namespace).collect();
         if let Some(workload) = self.store.workload_of(&eviction.pod_uid) {
@@ -134,7 +134,7 @@ impl Recommender {
 
     /// Evictions counted by an earlier process are in the checkpoint that it wrote afterwards.
     fn count_eviction(&mut self, world: &World, workload: &Workload, eviction: &PressureEviction) {
-        let now = super::now();
+        let now = self.context.clock.now_ns();
         if eviction.time < now.saturating_sub(SEEN_LATE_NS) {
             return;
         }

@@ -61,15 +61,17 @@ impl Due {
 impl Recommender {
     pub(super) async fn maintain_checkpoints(&mut self, world: &World) {
         let config = self.context.config.clone();
-        let is_due = |at: Option<Instant>, every: Duration| at.is_none_or(|at| at.elapsed() >= every);
+        let elapsed = self.context.clock.elapsed();
+        let is_due = |at: Option<Duration>, every| at.is_none_or(|at| elapsed.saturating_sub(at) >= every);
         if is_due(self.saved_at, config.checkpoints_interval.get()) {
-            self.saved_at = Some(Instant::now());
+            self.saved_at = Some(elapsed);
             self.save(world, config.checkpoints_timeout.get()).await;
         }
         if is_due(self.collected_at, config.checkpoints_gc_interval.get()) {
-            self.collected_at = Some(Instant::now());
-            self.store.expire(super::now());
-            self.dimensions.store.expire(super::now());
+            self.collected_at = Some(elapsed);
+            let now = self.context.clock.now_ns();
+            self.store.expire(now);
+            self.dimensions.store.expire(now);
             self.collect_garbage(world).await;
         }
     }
@@ -132,7 +134,7 @@ impl Recommender {
     }
 
     async fn save_some(&mut self, some: &[Due], workers: usize) {
-        let now = super::now();
+        let now = self.context.clock.now_ns();
         let saved = some.iter().filter_map(|due| {
             let spans = self.spans(&due.workload, &due.container)?;
             let (status, windows) = self.store.save(&due.workload, &due.container, now)?;

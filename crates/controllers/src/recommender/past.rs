@@ -1,4 +1,4 @@
-//! Past usage: checkpoints, or the history of Prometheus.
+//! Past usage: checkpoints, or the history of Prometheus, and checkpoints for what Prometheus does not know.
 //!
 //! It is loaded once for each VPA, when the VPA is first seen. Until then nothing is sampled, recommended or
 //! saved for it, so that saved data is never replaced by less data.
@@ -6,8 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
-
-use jiff::Timestamp;
 
 use super::Recommender;
 use super::keep::Kept;
@@ -18,9 +16,11 @@ use berth_prometheus::QueriedNamespaces;
 use berth_rightsizing::recommend::assign::by_pod_name;
 use berth_rightsizing::recommend::feed::feed;
 use berth_rightsizing::recommend::store::Workload;
-use berth_rightsizing::recommend::{CheckpointError, saved};
+use berth_rightsizing::recommend::{Aggregate, CheckpointError, Span, saved};
+use berth_rightsizing::usage::{Sample, UsageKind};
 
 /// A VPA whose past must be loaded.
+#[derive(Clone, Copy)]
 struct New<'a> {
     uid: &'a str,
     vpa: &'a str,
@@ -83,7 +83,7 @@ impl Recommender {
 
     fn load_checkpoint(&mut self, new: &New<'_>, checkpoint: FoundCheckpoint) {
         let FoundCheckpoint { namespace, label, annotations, content, dimensions, .. } = checkpoint;
-        let now = super::now();
+        let now = self.context.clock.now_ns();
         let mut kept = Kept { annotations, ..Kept::default() };
         let loaded = content.and_then(|(status, windows)| {
             kept.saved_at = status.last_update_time.min(now);
@@ -121,41 +121,58 @@ impl Recommender {
             live.extend(pods.iter().map(|live| ((&*of.namespace, &*live.pod.name), (&live.pod.uid, of))));
         }
         let namespaces: Vec<String> = new.keys().map(|namespace| namespace.to_string()).collect();
-        let (store, now) = (&mut self.store, super::now());
+        let (store, now) = (&mut self.store, self.context.clock.now_ns());
         let mut fed: BTreeSet<Arc<str>> = BTreeSet::new();
-        let read = source.history(QueriedNamespaces::These(&namespaces), Timestamp::now(), |kind, series| {
-            let Some(workloads) = workloads.get(series.namespace) else { return };
-            let (uid, workload) = match live.get(&(series.namespace, series.pod)) {
-                Some((uid, of)) => ((*uid).clone(), *of),
-                None => match by_pod_name(series.pod, workloads.iter().copied()) {
-                    // The pod is deleted, or its uid is unknown: its name is used instead.
-                    Some(of) => (format!("{}/{}", series.namespace, series.pod).into(), of),
-                    None => return,
-                },
-            };
-            if !workloads.contains(&workload) {
-                return;
-            }
-            if fed.insert(uid.clone()) {
-                store.pod_runs(&uid, workload);
-            }
-            feed(store, kind, (&uid, series.container), series.samples, now, |_, _| {});
-        });
+        let read = source.history(
+            QueriedNamespaces::These(&namespaces),
+            self.context.clock.now(),
+            |kind, series| {
+                let Some(workloads) = workloads.get(series.namespace) else { return };
+                let (uid, workload) = match live.get(&(series.namespace, series.pod)) {
+                    Some((uid, of)) => ((*uid).clone(), *of),
+                    None => match by_pod_name(series.pod, workloads.iter().copied()) {
+                        // The pod is deleted, or its uid is unknown: its name is used instead.
+                        Some(of) => (format!("{}/{}", series.namespace, series.pod).into(), of),
+                        None => return,
+                    },
+                };
+                if !workloads.contains(&workload) {
+                    return;
+                }
+                if fed.insert(uid.clone()) {
+                    store.pod_runs(&uid, workload);
+                }
+                // A container that runs uses memory: what says otherwise says nothing.
+                let is_true = |sample: &&Sample| kind != UsageKind::Memory || sample.value > 0.0;
+                let samples: Vec<Sample> = series.samples.iter().filter(is_true).copied().collect();
+                feed(store, kind, (&uid, series.container), &samples, now, |_, _| {});
+            },
+        );
         let read = read.await;
         let running: BTreeSet<&Arc<str>> = live.values().map(|(uid, _)| *uid).collect();
         for uid in fed.iter().filter(|uid| read.is_err() || !running.contains(uid)) {
             self.store.pod_ended(uid);
         }
-        for new in new.values().flatten() {
-            match &read {
-                Ok(_) => {
-                    self.dimensions.await_history(new.workload);
-                    self.loaded.insert(new.uid.to_owned(), new.workload.clone());
-                }
-                // A read that is repeated starts from scratch.
-                Err(_) => self.store.forget(new.workload, |_| false),
+        // What Prometheus does not know now, a former leader may have known.
+        let mut unknown: BTreeMap<Arc<str>, Vec<New>> = BTreeMap::new();
+        for (namespace, new) in
+            new.iter().flat_map(|(namespace, all)| all.iter().map(move |it| (namespace, it)))
+        {
+            let has_memory = |(_, aggregate): (&Arc<str>, &Aggregate)| aggregate.memory_span != Span::EMPTY;
+            let is_known = self.store.containers(new.workload).any(has_memory);
+            if read.is_ok() && is_known {
+                self.dimensions.await_history(new.workload);
+                self.loaded.insert(new.uid.to_owned(), new.workload.clone());
+                continue;
+            }
+            // A read that is repeated starts from scratch.
+            self.store.forget(new.workload, |_| false);
+            if read.is_ok() {
+                self.dimensions.await_history(new.workload);
+                unknown.entry(namespace.clone()).or_default().push(*new);
             }
         }
+        self.load_checkpoints(&unknown).await;
         if let Ok(summary) = &read {
             tracing::info!(
                 series = summary.series, samples = summary.samples, warnings = ?summary.warnings,

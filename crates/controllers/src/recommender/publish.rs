@@ -28,7 +28,7 @@ impl Recommender {
         let nodes =
             if self.context.config.cap_to_nodes { node_rooms(&self.context.engine) } else { Vec::new() };
         let thresholds = self.context.config.thresholds();
-        let now = super::now();
+        let now = self.context.clock.now_ns();
         let mut kinds: BTreeMap<VpaKind, usize> = BTreeMap::new();
         let mut due: Vec<(Vpa, Status, Status)> = Vec::new();
         let (mut recommended, mut surplus) = (Vec::new(), Vec::new());
@@ -157,7 +157,7 @@ async fn write(place: RecommenderContext, term: u64, vpa: Vpa, old: Status, stat
     match written {
         Ok(()) => {
             if old.recommendation.is_none() && status.recommendation.is_some() {
-                place.metrics.first_recommendation(super::now().saturating_sub(vpa.created));
+                place.metrics.first_recommendation(place.clock.now_ns().saturating_sub(vpa.created));
             }
             Some((vpa.uid, (vpa.status, status)))
         }

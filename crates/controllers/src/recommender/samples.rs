@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use super::Recommender;
 use super::quality::Judge;
 use super::world::World;
@@ -31,7 +29,7 @@ type ByName<'a> = BTreeMap<(&'a str, &'a str), &'a Arc<str>>;
 impl Recommender {
     /// Updates the store with running pods and OOM kills.
     pub(super) fn follow_pods(&mut self, world: &World) {
-        let now = super::now();
+        let now = self.context.clock.now_ns();
         let known: BTreeSet<_> = self.loaded.values().cloned().collect();
         let mut seen = BTreeMap::new();
         let judge = Judge::new(world, &self.recommended, self.context.metrics.clone());
@@ -101,19 +99,21 @@ impl Recommender {
         pods: &ByName<'_>,
     ) -> Result<(), String> {
         let Some(source) = self.context.source.clone() else { return Ok(()) };
-        let (store, metrics, now) = (&mut self.store, self.context.metrics.clone(), super::now());
+        let (store, metrics, now) =
+            (&mut self.store, self.context.metrics.clone(), self.context.clock.now_ns());
         let judge = Judge::new(world, &self.recommended, metrics.clone());
-        let read = source.latest(QueriedNamespaces::These(namespaces), Timestamp::now(), |kind, series| {
-            let Some(uid) = pods.get(&(series.namespace, series.pod)) else { return };
-            let workload = store.workload_of(uid).cloned();
-            let container: (&str, &str) = (uid, series.container);
-            feed(store, kind, container, series.samples, now, |sample, taken| {
-                metrics.sample(taken);
-                if let (Ok(()), Some(amount)) = (taken, feed::amount(kind, sample)) {
-                    judge.sample(workload.as_ref(), series.container, kind, amount);
-                }
+        let read =
+            source.latest(QueriedNamespaces::These(namespaces), self.context.clock.now(), |kind, series| {
+                let Some(uid) = pods.get(&(series.namespace, series.pod)) else { return };
+                let workload = store.workload_of(uid).cloned();
+                let container: (&str, &str) = (uid, series.container);
+                feed(store, kind, container, series.samples, now, |sample, taken| {
+                    metrics.sample(taken);
+                    if let (Ok(()), Some(amount)) = (taken, feed::amount(kind, sample)) {
+                        judge.sample(workload.as_ref(), series.container, kind, amount);
+                    }
+                });
             });
-        });
         read.await.map(drop).map_err(|error| berth_model::with_causes(&error))
     }
 
@@ -136,7 +136,7 @@ impl Recommender {
                     continue;
                 }
             };
-            let now = super::now();
+            let now = self.context.clock.now_ns();
             for usage in usages {
                 let Some(uid) = pods.get(&(usage.namespace.as_str(), usage.name.as_str())) else { continue };
                 for container in &usage.containers {

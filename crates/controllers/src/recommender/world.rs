@@ -229,7 +229,7 @@ impl Recommender {
     /// Applies the windows and OOM settings of VPAs to containers that have or will have samples.
     pub(super) fn apply_rules(&mut self, world: &World) {
         let default = self.store.settings().memory_rules();
-        let now = super::now();
+        let now = self.context.clock.now_ns();
         for target in &world.targets {
             let Some(workload) = target.controls() else { continue };
             for container in world.requests(workload).keys() {

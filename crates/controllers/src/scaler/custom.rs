@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::readings::FRESH_S;
+use crate::clock::Clock;
 use berth_prometheus::PrometheusSource;
 use berth_rightsizing::scaling::Measured;
 use berth_telemetry::ScalerMetrics;
@@ -170,9 +170,20 @@ impl Drop for CustomQueries {
 
 impl CustomQueries {
     /// `patience`: timeout of one query.
-    pub fn start(source: PrometheusSource, patience: Duration, metrics: Arc<ScalerMetrics>) -> CustomQueries {
+    pub fn start(
+        source: PrometheusSource,
+        clock: &Clock,
+        patience: Duration,
+        metrics: Arc<ScalerMetrics>,
+    ) -> CustomQueries {
         let (lane, wanted) = (Arc::<Mutex<Lane>>::default(), Arc::<Notify>::default());
-        let task = tokio::spawn(send(source, patience, metrics.clone(), lane.clone(), wanted.clone()));
+        let task = tokio::spawn(send(
+            (source, clock.clone()),
+            patience,
+            metrics.clone(),
+            lane.clone(),
+            wanted.clone(),
+        ));
         CustomQueries { lane, wanted, metrics, task }
     }
 
@@ -197,7 +208,7 @@ impl CustomQueries {
 
 /// Sends the queries of the lane. Never returns.
 async fn send(
-    source: PrometheusSource,
+    (source, clock): (PrometheusSource, Clock),
     patience: Duration,
     metrics: Arc<ScalerMetrics>,
     lane: Arc<Mutex<Lane>>,
@@ -206,7 +217,7 @@ async fn send(
     let mut flights = FuturesUnordered::new();
     loop {
         loop {
-            let now = Timestamp::now();
+            let now = clock.now();
             let Some(request) = lane.lock().next(now.as_second()) else { break };
             let (source, metrics) = (&source, &metrics);
             flights.push(async move {
