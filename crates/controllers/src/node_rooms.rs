@@ -36,6 +36,11 @@ pub fn sizes<'a>(nodes: &'a [NodeRoom], spec: Option<&'a PodSpec>) -> impl Itera
     eligible.map(|room| room.size)
 }
 
+/// Returns the memory of the largest node; `None` without nodes.
+pub fn largest_memory(nodes: &[NodeRoom]) -> Option<i64> {
+    nodes.iter().map(|room| room.node.allocatable.memory).max()
+}
+
 /// Returns the nodes of the cluster, with what DaemonSets and static pods leave of them.
 pub fn node_rooms(engine: &Engine) -> Vec<NodeRoom> {
     let nodes = engine.nodes();

@@ -26,6 +26,8 @@ pub(super) struct ServiceObservation {
     pub spec: Option<Arc<PodSpec>>,
     /// Memory of the largest node that the pods may run on, in bytes; `None`: unknown, or of no interest.
     pub largest_memory: Option<i64>,
+    /// Memory of the largest node of the cluster, in bytes: no container uses more. `None`: unknown, or of no interest.
+    pub possible_memory: Option<i64>,
     /// In the order of the plan. `None`: not measured.
     pub signals: Vec<Result<Option<Measured>, String>>,
     pub success: Result<Option<Measured>, String>,
@@ -99,6 +101,7 @@ impl Scaler {
             pods: live.iter().map(|live| live.pod.clone()).collect(),
             spec: live.iter().find_map(|live| live.spec.clone()),
             largest_memory: None,
+            possible_memory: None,
             signals: Vec::new(),
             success: Ok(None),
         })

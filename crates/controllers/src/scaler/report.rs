@@ -7,9 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::act::Done;
 use super::look::ServiceObservation;
-use super::settle::{Remembered, Settled};
+use super::settle::{Remembered, Settled, is_heavy};
 use super::{InTheWay, SERVICES_MAX, SERVICES_OF_NAMESPACE_MAX, Scaler, ScalerContext};
-use crate::node_rooms::{node_rooms, sizes};
+use crate::node_rooms::{largest_memory, node_rooms, sizes};
 use berth_crds::service_scaler::{ContainerStatus, HintStatus, ServiceScalerStatus};
 use berth_kube_io::conditions;
 use berth_kube_io::scaling::{ScaledService, ScalerChange, ScalingPlan};
@@ -130,10 +130,6 @@ impl Scaler {
     ) -> Settling<'a> {
         let Observed { service, look, in_the_way } = observed;
         let mut remembered = self.remembered.remove(&service.uid).unwrap_or_else(|| Remembered::of(service));
-        let past = self.past.as_mut().and_then(|past| past.take(&service.uid));
-        if let (Ok(plan), Some(past)) = (&service.plan, past) {
-            remembered.learn(&past, plan, now);
-        }
         let selector = look.as_ref().ok().map(|look| look.scale.selector.clone());
         let hints = self.affinity.as_ref().map(|affinity| affinity.of(service)).unwrap_or_default();
         let verdict = match (&service.plan, in_the_way, look) {
@@ -145,11 +141,18 @@ impl Scaler {
             })),
             (Ok(plan), Ok(others), Ok(mut look)) => {
                 self.measure(service, &mut look, now.as_second());
-                if let Some(engine) =
-                    self.context.engine.as_ref().filter(|_| remembered.needs_nodes(&look.pods))
-                {
+                let past = self.past.as_mut().and_then(|past| past.take(&service.uid));
+                let needs_nodes = remembered.needs_nodes(&look.pods) || past.is_some() || {
+                    let windows = self.readings.windows.lock();
+                    is_heavy(&service.namespace, &look.pods, &windows)
+                };
+                if let Some(engine) = self.context.engine.as_ref().filter(|_| needs_nodes) {
                     let rooms = self.rooms.get_or_insert_with(|| node_rooms(engine));
                     look.largest_memory = sizes(rooms, look.spec.as_deref()).map(|room| room.memory).max();
+                    look.possible_memory = largest_memory(rooms);
+                }
+                if let Some(past) = past {
+                    remembered.learn(past, plan, look.possible_memory, now);
                 }
                 let missing = missing(plan, &look, usage_error);
                 let windows = self.readings.windows.lock();

@@ -1,5 +1,7 @@
 //! Decision about one service from its data. No I/O.
 
+mod believable;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -20,10 +22,12 @@ use berth_rightsizing::recommend::method::{ContainerSizes, Method};
 use berth_rightsizing::recommend::{self, Amount, UnixNanos};
 use berth_rightsizing::scaling::behavior::{AllowedChange, History};
 use berth_rightsizing::scaling::{
-    Container, Decision, Horizontal, Measured, MeasuredKind, Observation, PastUsage, Point, ScalerMemory,
-    ScalingSettings, Size, Vertical, Windows, decide, horizontal,
+    Container, Decision, Horizontal, Measured, MeasuredKind, Observation, ObservedSpans, PastUsage, Point,
+    ScalerMemory, ScalingSettings, Size, Vertical, Windows, decide, horizontal,
 };
 use berth_scheduler::rules::hash_of;
+
+pub(super) use believable::is_heavy;
 
 pub(super) const SECOND_NS: i64 = 1_000_000_000;
 
@@ -40,7 +44,7 @@ pub(super) struct Remembered {
     pub sizes: BTreeMap<String, Size>,
     /// OOM kills up to this time were counted.
     pub killed_until: Option<UnixNanos>,
-    /// The memory has what Prometheus knows from before the first decision.
+    /// The memory has what Prometheus knows from before the observed spans.
     pub past_known: bool,
     /// Time of the last OOM kill of each container of each pod, as of the last round.
     #[serde(skip)]
@@ -111,10 +115,17 @@ impl Remembered {
         text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
 
-    /// Adds what is known from before the first decision, by container.
-    pub fn learn(&mut self, past: &BTreeMap<String, PastUsage>, plan: &ScalingPlan, now: Timestamp) {
-        for (container, past) in past {
-            self.memory.learn(container, past, plan.settings.of(container), now.as_second());
+    /// Adds what is known from before the observed spans, by container. `possible_memory`: of the largest node, if known.
+    pub fn learn(
+        &mut self,
+        past: BTreeMap<String, PastUsage>,
+        plan: &ScalingPlan,
+        possible_memory: Option<i64>,
+        now: Timestamp,
+    ) {
+        for (container, mut past) in past {
+            past.memory.retain(|_, bytes| *bytes > 0 && possible_memory.is_none_or(|most| *bytes <= most));
+            self.memory.learn(&container, &past, plan.settings.of(&container), now.as_second());
         }
         self.past_known = true;
     }
@@ -147,15 +158,20 @@ impl Remembered {
                 .iter()
                 .map(|name| {
                     let current = self.size_of(name, &pods, ours(name));
-                    (*name, self.estimate((method, current), (&service.namespace, name), &pods, windows, now))
+                    let seen = (windows, look.possible_memory);
+                    (*name, self.estimate((method, current), (&service.namespace, name), &pods, seen, now))
                 })
                 .collect(),
             None => BTreeMap::new(),
         };
         let containers = names.iter().map(|name| {
             let samples = |kind| {
-                let of = |pod: &&SizedPod| windows.of((&service.namespace, &pod.name, name), kind);
-                pods.iter().flat_map(of).collect::<Vec<Point>>()
+                let of = |pod: &&SizedPod| {
+                    let container = pod.containers.iter().find(|container| container.name == *name)?;
+                    let pod = (&*service.namespace, *pod);
+                    Some(believable::samples(pod, container, kind, look.possible_memory, windows))
+                };
+                pods.iter().filter_map(of).flatten().collect::<Vec<Point>>()
             };
             Container {
                 name: (*name).to_owned(),
@@ -164,7 +180,12 @@ impl Remembered {
                 memory: samples(MeasuredKind::Memory),
                 estimate: estimates.get(name).copied().unwrap_or_default(),
                 oom_kills: kills.get(name).copied().unwrap_or(0),
-                unheard: pods_without_samples((&service.namespace, name), &pods, windows, now_s),
+                unheard: pods_without_samples(
+                    (&service.namespace, name),
+                    &pods,
+                    (windows, look.possible_memory),
+                    now_s,
+                ),
             }
         });
         let (signal, partly_unknown) = strongest(plan, look, now_s);
@@ -182,7 +203,13 @@ impl Remembered {
             success: look.success.as_ref().ok().copied().flatten(),
             frozen: others.replicas.clone(),
         };
+        let observed = self.memory.observed.clone();
         let decision = decide(&settings, &mut self.memory, &seen, now_s);
+        // Nothing was heard for long: Prometheus may know what happened meanwhile.
+        let is_lost = |(name, spans): (&String, &ObservedSpans)| {
+            observed.get(name).is_some_and(|before| spans.have_restarted_since(before))
+        };
+        self.past_known &= !self.memory.observed.iter().any(is_lost);
         self.history.clamp_to_past(now_s);
         let allowed = plan.behavior.allow(&self.history, now_s, replicas, decision.replicas);
         // The replicas that are set count; `act` records when they were changed.
@@ -214,7 +241,7 @@ impl Remembered {
         (method, current): (Method, Size),
         (namespace, name): (&str, &str),
         pods: &[&SizedPod],
-        windows: &Windows,
+        (windows, possible_memory): (&Windows, Option<i64>),
         now: Timestamp,
     ) -> PerResource<Option<Amount>> {
         self.estimates.retain(|_, known| known.sizes.method() == method);
@@ -229,8 +256,15 @@ impl Remembered {
             return PerResource::default();
         };
         for pod in pods {
-            let (key, number) = ((namespace, &*pod.name, name), hash_of(&pod.uid));
-            let new = |kind| windows.of(key, kind).filter(|point| point.time_s > *seen_s);
+            let Some(container) = pod.containers.iter().find(|container| container.name == name) else {
+                continue;
+            };
+            let number = hash_of(&pod.uid);
+            let new = |kind| {
+                let samples =
+                    believable::samples((namespace, pod), container, kind, possible_memory, windows);
+                samples.filter(|point| point.time_s > *seen_s && point.value.is_finite())
+            };
             let amount = |point: &Point| (point.time_s.saturating_mul(SECOND_NS), point.value as Amount);
             new(MeasuredKind::Cpu)
                 .map(|point| amount(&point))
@@ -379,15 +413,20 @@ fn only(size: Size, ours: PerResource<bool>) -> Size {
 fn pods_without_samples(
     (namespace, name): (&str, &str),
     pods: &[&SizedPod],
-    windows: &Windows,
+    (windows, possible_memory): (&Windows, Option<i64>),
     now: i64,
 ) -> PerResource<u32> {
     let since = now.saturating_sub(Vertical::default().stale_s);
-    let has_it = |pod: &SizedPod| pod.containers.iter().any(|container| container.name == name);
     let count = |kind| {
-        let samples = |pod: &SizedPod| windows.of((namespace, &pod.name, name), kind);
-        let is_heard = |pod: &SizedPod| samples(pod).any(|point| point.time_s >= since);
-        let unheard = pods.iter().filter(|pod| pod.is_ready && has_it(pod) && !is_heard(pod)).count();
+        let is_unheard = |pod: &SizedPod| {
+            let container = pod.containers.iter().find(|container| container.name == name);
+            container.is_some_and(|container| {
+                let mut samples =
+                    believable::samples((namespace, pod), container, kind, possible_memory, windows);
+                !samples.any(|point| point.time_s >= since && point.value.is_finite())
+            })
+        };
+        let unheard = pods.iter().filter(|pod| pod.is_ready && is_unheard(pod)).count();
         unheard.try_into().unwrap_or(u32::MAX)
     };
     PerResource { cpu: count(MeasuredKind::Cpu), memory: count(MeasuredKind::Memory) }

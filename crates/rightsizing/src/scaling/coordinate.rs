@@ -129,6 +129,7 @@ pub fn decide(
         shrunk: false,
         grown: false,
         need: None,
+        cpu_unknown: None,
         reason: String::new(),
     };
     round.listen_for_work();
@@ -177,6 +178,8 @@ struct Round<'a> {
     grown: bool,
     /// CPU need of the busiest container in each pod, with its index.
     need: Option<(usize, i64)>,
+    /// Why the CPU usage of a container whose CPU is sized is unknown.
+    cpu_unknown: Option<String>,
     reason: String,
 }
 
@@ -326,6 +329,7 @@ impl<'a> Round<'a> {
                     if due && answered.is_none() {
                         self.explain(format_args!("cpu of {} stays: {unknown}", container.name));
                     }
+                    self.cpu_unknown = Some(format!("cpu of {}: {unknown}", container.name));
                     answered.unwrap_or(container.size.cpu_milli)
                 }
                 Ok(usage) => self.cpu_size(container, usage, (at, busy), due),
@@ -718,7 +722,10 @@ impl<'a> Round<'a> {
             return 0;
         }
         let unheard = self.need.map_or(0, |(at, _)| self.seen.containers[at].unheard.cpu);
-        let why = self.blocked_by_missing_samples(unheard).or_else(|| self.seen.partly_unknown.clone());
+        let why = self
+            .blocked_by_missing_samples(unheard)
+            .or_else(|| self.seen.partly_unknown.clone())
+            .or_else(|| self.cpu_unknown.clone());
         if let Some(why) = why {
             self.explain(format_args!("replicas stay: {why}"));
             return 0;

@@ -29,9 +29,10 @@ pub struct ObservedSpans {
 }
 
 impl ObservedSpan {
-    /// Records that there are current samples. Times in the future come from a clock that was set back.
+    /// Records that there are current samples. Times in the future come from a clock that was set back, or from a leader whose clock
+    /// was ahead: as long as that is no more than a gap, the span goes on.
     pub fn extend(&mut self, now: Seconds) {
-        if self.until_s > now || now.saturating_sub(self.until_s) > GAP_MAX_S {
+        if now.saturating_sub(self.until_s).abs() > GAP_MAX_S {
             self.since_s = now;
         }
         self.since_s = self.since_s.min(now);
@@ -59,9 +60,20 @@ impl ObservedSpan {
     pub fn length(self) -> Seconds {
         self.until_s.saturating_sub(self.since_s).max(0)
     }
+
+    fn has_restarted_since(self, before: ObservedSpan) -> bool {
+        before.length() > 0 && self.since_s > before.since_s
+    }
 }
 
-/// Usage of one container, in all pods of a service, before its first decision: points at most an hour apart.
+impl ObservedSpans {
+    /// Returns whether one of them has restarted since then, after a gap.
+    pub fn have_restarted_since(&self, before: &ObservedSpans) -> bool {
+        self.cpu.has_restarted_since(before.cpu) || self.memory.has_restarted_since(before.memory)
+    }
+}
+
+/// Usage of one container, in all pods of a service, before it was observed: points at most an hour apart.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PastUsage {
     /// Times with CPU usage.
@@ -83,8 +95,9 @@ impl ScalerMemory {
             peaks.add((*at).min(now), *bytes);
         }
         peaks.trim(now, vertical.peak_hours);
-        if let Some(highest) = peaks.highest().filter(|_| past.killed) {
-            peaks.add(now, after_kill(highest, vertical));
+        // Not of the peaks: they may have it already, if the past is read again.
+        if let Some(highest) = past.memory.values().max().filter(|_| past.killed) {
+            peaks.add(now, after_kill(*highest, vertical));
         }
     }
 }
@@ -105,7 +118,9 @@ mod tests {
         assert_eq!(at(start + 15), 15);
         assert_eq!(at(start + 15 + GAP_MAX_S), 15 + GAP_MAX_S);
         assert_eq!(at(start + 16 + 2 * GAP_MAX_S), 0, "a second longer than allowed");
-        assert_eq!(at(start), 0, "the clock was set back");
+        assert_eq!(at(start), 0, "the clock was set back by more than a gap");
+        assert_eq!(at(start + 900), 900);
+        assert_eq!(at(start + 600), 600, "the next leader's clock is a little behind");
         assert_eq!(at(start + 60), 60);
         let forged = ObservedSpan { since_s: i64::MIN, until_s: i64::MAX };
         assert!(forged.length() >= 0);

@@ -25,7 +25,7 @@ pub mod window;
 mod tests;
 
 pub use coordinate::{Decision, ScalerMemory, decide};
-pub use history::PastUsage;
+pub use history::{ObservedSpans, PastUsage};
 pub use observation::{Container, Measured, Observation, Point, Size};
 pub use settings::{Bounds, Fallback, Gains, Horizontal, ReplicaRule, ScalingSettings, Vertical};
 pub use window::{MeasuredKind, Windows};

@@ -157,6 +157,63 @@ fn nodes_are_looked_at_after_a_kill_and_while_they_limit_memory() {
 }
 
 #[test]
+fn usage_that_no_node_or_limit_allows_changes_nothing_and_is_forgotten() {
+    let mut bench = Bench::new(2);
+    bench.use_cpu(2, 800.0);
+    bench.round();
+    let before = bench.pods.clone();
+    // Without limits, only the largest node shows what cannot be true.
+    bench.memory *= 1_000.0;
+    bench.use_cpu(2, 800.0);
+    assert!(is_heavy("shop", &bench.pods, &bench.windows));
+    bench.largest_memory = Some(64 << 30);
+    let lie = bench.round();
+    let memory = |pods: &[SizedPod]| -> Vec<_> {
+        pods.iter().map(|pod| pod.containers[0].wanted.requests.memory).collect()
+    };
+    assert_eq!(memory(&bench.pods), memory(&before), "{}", lie.decision.reason);
+    bench.memory /= 1_000.0;
+    bench.now += 3_600;
+    bench.windows.forget(bench.now);
+    bench.use_cpu(2, 800.0);
+    assert!(!is_heavy("shop", &bench.pods, &bench.windows));
+    bench.largest_memory = None;
+    let truth = bench.round();
+    assert_eq!(memory(&bench.pods), memory(&before), "{}", truth.decision.reason);
+
+    let used = std::mem::take(&mut bench.memory);
+    bench.now += 3_600;
+    bench.windows.forget(bench.now);
+    bench.use_cpu(2, 800.0);
+    let none = bench.round();
+    assert_eq!(memory(&bench.pods), memory(&before));
+    assert!(none.decision.reason.contains("memory of app stays: 16 of 16"), "{}", none.decision.reason);
+    bench.memory = used;
+    for pod in &mut bench.pods {
+        pod.containers[0].wanted.limits = amounts(1_800, 2 << 30);
+    }
+    let limited = bench.pods.clone();
+    bench.memory *= 10.0;
+    bench.now += 300;
+    bench.use_cpu(2, 800_000.0);
+    let lie = bench.round();
+    assert_eq!(bench.pods, limited, "{}", lie.decision.reason);
+    assert!(lie.decision.reason.contains("are invalid"), "{}", lie.decision.reason);
+}
+
+#[test]
+fn after_an_hour_without_samples_the_past_is_asked_for_again() {
+    let mut bench = Bench::new(2);
+    bench.remembered.past_known = true;
+    for (pause, is_known) in [(0, true), (1_800, true), (3_700, false)] {
+        bench.now += pause;
+        bench.use_cpu(2, 800.0);
+        bench.round();
+        assert_eq!(bench.remembered.past_known, is_known, "a pause of {pause} s");
+    }
+}
+
+#[test]
 fn growth_is_told_from_what_only_saves() {
     let grows = |before: Amount, decided: Amount| {
         let mut bench = Bench::new(1);
@@ -171,6 +228,7 @@ fn growth_is_told_from_what_only_saves() {
             pods,
             spec: None,
             largest_memory: None,
+            possible_memory: None,
             signals: Vec::new(),
             success: Ok(None),
         })
@@ -285,6 +343,7 @@ impl Bench {
             pods,
             spec: None,
             largest_memory: self.largest_memory,
+            possible_memory: self.largest_memory,
             signals,
             success: Ok(None),
         };

@@ -151,6 +151,23 @@ fn nothing_shrinks_while_some_pods_are_not_heard() {
 }
 
 #[test]
+fn a_low_signal_removes_no_replica_while_the_usage_of_sized_cpu_is_unknown() {
+    let ask = |is_sized: bool, age_s: i64| {
+        let mut bench = Bench::new(5, 500, 500);
+        bench.settings.vertical.cpu = is_sized;
+        bench.uses(&[100.0], &[300.0]);
+        bench.wait(age_s);
+        bench.signal(1.0);
+        bench.decide()
+    };
+    let decision = ask(true, 400);
+    assert_eq!(decision.replicas, 5, "{}", decision.reason);
+    assert!(decision.reason.contains("replicas stay: cpu of app: "), "{}", decision.reason);
+    assert_eq!(ask(true, 0).replicas, 4);
+    assert_eq!(ask(false, 400).replicas, 4, "only the signal counts");
+}
+
+#[test]
 fn whoever_sets_replicas_outside_of_the_bounds_gets_them_back_and_never_none() {
     for (set, expected) in [(1, 2), (50, 20), (2, 2), (20, 20)] {
         let mut bench = Bench::new(4, 1_000, 500);
