@@ -1,6 +1,7 @@
 //! ServiceScalers on a real API server, with real Deployments, kwok as the kubelets of nodes and pods, and a real
 //! Prometheus that scrapes a load model.
 
+mod day;
 mod faults;
 mod first_contact;
 mod hanging;

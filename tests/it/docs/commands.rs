@@ -334,10 +334,16 @@ const COVERED: &[Document] = &[
     },
     Document {
         path: "docs/rightsizers.md",
-        commands: &[(
-            "cargo test --test it -- recommend::strategies --nocapture",
-            "itself; tests/it/recommend/strategies.rs compares the figures",
-        )],
+        commands: &[
+            (
+                "cargo test --test it -- recommend::strategies --nocapture",
+                "itself; tests/it/recommend/strategies.rs compares the figures",
+            ),
+            (
+                "BERTH_DAY_HOURS=24 BERTH_SEED=1 cargo test --test it -- scaler::day --nocapture",
+                "itself, for four hours; .ci/long day",
+            ),
+        ],
     },
     Document {
         path: "docs/running.md",

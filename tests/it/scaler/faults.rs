@@ -44,7 +44,7 @@ async fn set_replicas(client: &Client, replicas: u32) {
 }
 
 /// Sets the kubelets' report for later resizes; empty: they perform them.
-async fn say_of_resizes(kubectl: &Kubectl, reason: &str) {
+pub(super) async fn say_of_resizes(kubectl: &Kubectl, reason: &str) {
     let annotation = match reason {
         "" => "kubelet.test/resize-".to_owned(),
         reason => format!("kubelet.test/resize={reason}"),
