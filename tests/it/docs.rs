@@ -85,15 +85,16 @@ fn rows(schema: &Value, defaults: &Value, prefix: &str, text: &mut String) {
     let properties = schema["properties"].as_object().expect("an object's schema");
     for (key, property) in properties {
         let (path, default) = (format!("{prefix}{key}"), &defaults[key]);
-        if property["properties"].is_object() {
-            rows(property, default, &format!("{path}."), text);
-            continue;
-        }
         // An object that is omitted entirely has defaults in its schema.
         let default = match default {
             Value::Null => &property["default"],
             default => default,
         };
+        let is_object = property["properties"].is_object();
+        if is_object && !default.is_null() {
+            rows(property, default, &format!("{path}."), text);
+            continue;
+        }
         let default = match default {
             Value::Null => "none".to_owned(),
             Value::String(value) if value.is_empty() => "`\"\"`".to_owned(),
@@ -102,6 +103,9 @@ fn rows(schema: &Value, defaults: &Value, prefix: &str, text: &mut String) {
         };
         let meaning = property["description"].as_str().expect("every key is documented").replace('\n', " ");
         let _ = writeln!(text, "| `{path}` | {default} | {} |", meaning.trim());
+        if is_object {
+            rows(property, &Value::Null, &format!("{path}."), text);
+        }
         if property["items"]["properties"].is_object() {
             rows(&property["items"], &Value::Null, &format!("{path}[]."), text);
         }
