@@ -55,9 +55,6 @@ impl Clock {
     }
 }
 
-/// A timer that is late by no more than this is on time.
-const LATE: Duration = Duration::from_millis(5);
-
 /// The time of the system, since this instant.
 struct System(Instant);
 
@@ -74,6 +71,9 @@ impl TimeSource for System {
         tokio::time::sleep_until(self.0 + elapsed).boxed()
     }
 }
+
+/// A tick that is late by no more than this is on time.
+const LATE: Duration = Duration::from_millis(5);
 
 /// Ticks at an interval. One that is late delays the next ones.
 pub(crate) struct Ticks {

@@ -88,7 +88,9 @@ struct Day {
     leaderless: i64,
     skew_s: i64,
     resizes_refused: bool,
+    /// As of the last step.
     pods: Vec<Pod>,
+    deployments: Vec<Deployment>,
     done: BTreeMap<&'static str, u32>,
 }
 
@@ -129,6 +131,7 @@ impl Day {
             skew_s: 0,
             resizes_refused: false,
             pods: Vec::new(),
+            deployments: Vec::new(),
             done: BTreeMap::new(),
         }
     }
@@ -205,8 +208,6 @@ impl Day {
 
     async fn run_services(&mut self, since_start_s: i64) {
         let (at, client) = (self.start + since_start_s, self.cluster.client.clone());
-        let deployments: Api<Deployment> = Api::default_namespaced(client.clone());
-        let deployments = deployments.list(&ListParams::default()).await.expect("Deployments").items;
         let mut killed = Vec::new();
         for service in &SERVICES {
             let is_running = |pod: &&Pod| service_of(pod) == service.name && is_ready(pod) && !leaves(pod);
@@ -239,7 +240,8 @@ impl Day {
             known.latencies.entry(service.name).or_default().push((at, millis));
             let fault = known.fault;
             drop(known);
-            let replicas = deployments
+            let replicas = self
+                .deployments
                 .iter()
                 .find(|deployment| deployment.metadata.name.as_deref() == Some(service.name))
                 .and_then(|deployment| deployment.spec.as_ref()?.replicas);
@@ -282,7 +284,7 @@ impl Day {
         let api: Api<Deployment> = Api::default_namespaced(client.clone());
         loop {
             self.pods = all_pods(&client).await;
-            let deployments = api.list(&ListParams::default()).await.expect("Deployments").items;
+            self.deployments = api.list(&ListParams::default()).await.expect("Deployments").items;
             let is_scaled = |deployment: &Deployment| {
                 let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
                 let name = deployment.metadata.name.as_deref().unwrap_or_default();
@@ -291,7 +293,7 @@ impl Day {
                     of.fold((0, 0), |(ready, all), pod| (ready + i32::from(is_ready(pod)), all + 1));
                 (ready, all) == (wanted, wanted)
             };
-            let is_done = deployments.iter().all(is_scaled)
+            let is_done = self.deployments.iter().all(is_scaled)
                 && (self.resizes_refused || self.pods.iter().all(is_resized));
             if is_done || self.leader.is_none() || began.elapsed() > SETTLE {
                 return;

@@ -1,4 +1,4 @@
-//! The past of services that are new here: what Prometheus knows of their usage from before the first decision, so that nothing has to
+//! The past of services that are new here, or had no samples for an hour: what Prometheus knows of their usage, so that nothing has to
 //! be observed for a day first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

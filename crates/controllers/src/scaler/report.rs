@@ -142,11 +142,12 @@ impl Scaler {
             (Ok(plan), Ok(others), Ok(mut look)) => {
                 self.measure(service, &mut look, now.as_second());
                 let past = self.past.as_mut().and_then(|past| past.take(&service.uid));
-                let needs_nodes = remembered.needs_nodes(&look.pods) || past.is_some() || {
-                    let windows = self.readings.windows.lock();
-                    is_heavy(&service.namespace, &look.pods, &windows)
+                let needs_nodes = || {
+                    remembered.needs_nodes(&look.pods)
+                        || past.is_some()
+                        || is_heavy(&service.namespace, &look.pods, &self.readings.windows.lock())
                 };
-                if let Some(engine) = self.context.engine.as_ref().filter(|_| needs_nodes) {
+                if let Some(engine) = self.context.engine.as_ref().filter(|_| needs_nodes()) {
                     let rooms = self.rooms.get_or_insert_with(|| node_rooms(engine));
                     look.largest_memory = sizes(rooms, look.spec.as_deref()).map(|room| room.memory).max();
                     look.possible_memory = largest_memory(rooms);

@@ -309,7 +309,7 @@ impl Remembered {
         })
     }
 
-    /// Returns whether the largest node matters for the next decision. Kills are rare: nodes are looked at only then.
+    /// Returns whether the largest node matters for the next decision, because of kills.
     pub fn needs_nodes(&self, pods: &[SizedPod]) -> bool {
         self.memory.memory_capped || pods.iter().any(|pod| self.has_new_kill(pod))
     }

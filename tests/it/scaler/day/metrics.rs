@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
+use berth_model::ConfigDuration;
 use berth_test_support::prometheus::{Fake, RecordedRequest, matrix, vector};
 use parking_lot::Mutex;
 
@@ -79,7 +80,7 @@ fn answer(known: &mut Known, asked: &RecordedRequest) -> Response {
     }
     let results = results.into_iter().map(|(labels, points)| {
         let points: Vec<String> =
-            points.iter().map(|(time, value)| format!(r#"[{time},"{}"]"#, text(*value))).collect();
+            points.iter().map(|(time, value)| format!(r#"[{time},"{value}"]"#)).collect();
         match is_range {
             true => format!(r#"{{"metric":{{{labels}}},"values":[{}]}}"#, points.join(",")),
             false => format!(r#"{{"metric":{{{labels}}},"value":{}}}"#, points[0]),
@@ -87,10 +88,6 @@ fn answer(known: &mut Known, asked: &RecordedRequest) -> Response {
     });
     let results = results.collect::<Vec<_>>().join(",");
     if is_range { matrix(&results) } else { vector(&results) }.into_response()
-}
-
-fn text(value: f64) -> String {
-    if value.is_nan() { "NaN".to_owned() } else { value.to_string() }
 }
 
 /// Returns labels and values of all results at a time.
@@ -161,22 +158,6 @@ fn evaluate(known: &mut Known, query: &str, time: i64) -> Vec<(String, f64)> {
 fn window_s(query: &str) -> i64 {
     let Some((_, rest)) = query.split_once('[') else { return LOOKBACK_S };
     let text = rest.split([']', ':']).next().unwrap_or_default();
-    let mut sum = 0;
-    let mut number = 0;
-    for c in text.chars() {
-        let unit = match c {
-            '0'..='9' => {
-                number = number * 10 + i64::from(c as u8 - b'0');
-                continue;
-            }
-            's' => 1,
-            'm' => 60,
-            'h' => 3_600,
-            'd' => 86_400,
-            _ => panic!("an odd window: {text}"),
-        };
-        sum += number * unit;
-        number = 0;
-    }
-    sum
+    let window: ConfigDuration = text.parse().expect("a duration");
+    window.get().as_secs().cast_signed()
 }

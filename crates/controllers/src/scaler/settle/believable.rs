@@ -46,9 +46,10 @@ fn most(container: &SizedContainer, kind: MeasuredKind, possible_memory: Option<
 pub(in crate::scaler) fn is_heavy(namespace: &str, pods: &[SizedPod], windows: &Windows) -> bool {
     pods.iter().flat_map(|pod| pod.containers.iter().map(move |container| (pod, container))).any(
         |(pod, container)| {
-            let request = container.wanted.requests.memory.unwrap_or(0) as f64;
+            // Without a request its memory is not sized.
+            let Some(request) = container.wanted.requests.memory else { return false };
             let mut used = windows.of((namespace, &pod.name, &container.name), MeasuredKind::Memory);
-            used.any(|point| point.value > request * OVER_REQUEST)
+            used.any(|point| point.value > request as f64 * OVER_REQUEST)
         },
     )
 }
