@@ -120,7 +120,7 @@ impl Judge {
         let Step { at, .. } = *step;
         seen.cores.push_back((at, step.needed.min(step.allowed)));
         seen.memory.push_back((at, step.memory));
-        while seen.cores.front().is_some_and(|(then, _)| at - then >= 2 * RECENT_S) {
+        while seen.cores.front().is_some_and(|(then, _)| at - then >= RECENT_S) {
             seen.cores.pop_front();
         }
         while seen.memory.front().is_some_and(|(then, _)| at - then >= DAY_S) {
@@ -145,8 +145,7 @@ impl Judge {
         if shape != before {
             self.changes.push(when.clone());
         }
-        // A leader whose clock is behind sees the usage of then.
-        let recent = mean_until(&seen.cores, at).min(mean_until(&seen.cores, at + step.skew_s.min(0)));
+        let recent = seen.cores.iter().map(|(_, cores)| cores).sum::<f64>() / seen.cores.len() as f64;
         let requested = f64::from(shape.replicas) * shape.cpu_milli as f64 / 1_000.0;
         let is_less = shape.replicas < before.replicas || shape.cpu_milli < before.cpu_milli;
         if is_less && requested < recent {
@@ -202,13 +201,6 @@ impl Judge {
             }
         }
     }
-}
-
-/// Returns the mean of the last minutes before this time.
-fn mean_until(values: &VecDeque<(i64, f64)>, until: i64) -> f64 {
-    let of = values.iter().filter(|(at, _)| (until - RECENT_S + 1..=until).contains(at));
-    let (sum, count) = of.fold((0.0, 0), |(sum, count), (_, value)| (sum + value, count + 1));
-    sum / f64::from(count.max(1))
 }
 
 /// A HorizontalPodAutoscaler on CPU, with pods of the size of the template.
