@@ -270,6 +270,7 @@ pub async fn run_until(
         self_checks: Arc::default(),
         recorded: recording.as_ref().map_or_else(Arc::default, |recording| recording.bytes.clone()),
         lease_renewed: Arc::default(),
+        clock_ahead: clock.ahead(),
         serving: secure.as_ref().map(|(_, secure)| (secure.counters(), access.clone())),
         recommender: config.recommender.enabled.then(|| Arc::new(RecommenderMetrics::default())),
         updater: config.recommender.apply.updater.then(Arc::default),

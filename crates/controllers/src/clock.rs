@@ -1,14 +1,28 @@
 //! Time as the controllers see it: that of the system, or of a simulation in which a day passes in minutes.
+//!
+//! Samples carry the time of Prometheus' clock, and leaders on several machines share what they remember: a leader whose own clock is minutes
+//! behind would take samples of then for current ones, and relate them to the replicas of now. So clocks of the controllers follow that of
+//! Prometheus.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use berth_prometheus::PrometheusSource;
 use berth_rightsizing::recommend::UnixNanos;
+
+/// Time after which Prometheus is asked for the time again.
+const FOLLOW_EVERY: Duration = Duration::from_secs(60);
+/// A difference that changes nothing, besides half of the time that the answer took.
+const TOLERANCE: SignedDuration = SignedDuration::from_secs(2);
+/// A larger difference is believed of no clock.
+const AHEAD_MAX: SignedDuration = SignedDuration::from_hours(1);
 
 /// Where the time comes from.
 pub trait TimeSource: Send + Sync {
@@ -22,13 +36,19 @@ pub trait TimeSource: Send + Sync {
     fn sleep_until(&self, elapsed: Duration) -> BoxFuture<'static, ()>;
 }
 
-/// The clock of the controllers. Cheap to clone.
+/// The clock of the controllers. Cheap to clone; clones follow together.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn TimeSource>);
+pub struct Clock {
+    source: Arc<dyn TimeSource>,
+    /// Milliseconds by which it is ahead of the source.
+    ahead: Arc<AtomicI64>,
+    /// When Prometheus said the time, by [`Clock::elapsed`].
+    followed: Arc<Mutex<Option<Duration>>>,
+}
 
 impl Clock {
     pub fn new(source: impl TimeSource + 'static) -> Clock {
-        Clock(Arc::new(source))
+        Clock { source: Arc::new(source), ahead: Arc::default(), followed: Arc::default() }
     }
 
     /// Returns a clock that shows the time of the system.
@@ -37,7 +57,46 @@ impl Clock {
     }
 
     pub fn now(&self) -> Timestamp {
-        self.0.now()
+        let now = self.source.now();
+        now.checked_add(SignedDuration::from_millis(self.ahead.load(Relaxed))).unwrap_or(now)
+    }
+
+    /// Returns the milliseconds by which it is ahead of the clock of this machine.
+    pub fn ahead(&self) -> Arc<AtomicI64> {
+        self.ahead.clone()
+    }
+
+    /// Asks Prometheus for the time once a minute, and goes by it from then on.
+    ///
+    /// # Errors
+    /// Prometheus has never said a time that can be true, so it is unknown which of its samples are current.
+    pub(crate) async fn follow(&self, prometheus: &PrometheusSource) -> Result<(), String> {
+        let mut followed = self.followed.lock().await;
+        if followed.is_some_and(|at| self.elapsed() < at + FOLLOW_EVERY) {
+            return Ok(());
+        }
+        let (asked, asked_at) = (self.elapsed(), self.source.now());
+        let said = prometheus.time().await;
+        let half = SignedDuration::try_from(self.elapsed().saturating_sub(asked) / 2).unwrap_or_default();
+        match said.map_err(|error| error.to_string()).and_then(|said| ahead_of(asked_at + half, said)) {
+            Ok(ahead) => {
+                let known = SignedDuration::from_millis(self.ahead.load(Relaxed));
+                if (ahead - known).abs() > TOLERANCE + half {
+                    tracing::warn!(
+                        seconds = ahead.as_secs(),
+                        "Prometheus' clock is ahead of this machine's: it is followed"
+                    );
+                    self.ahead.store(i64::try_from(ahead.as_millis()).unwrap_or(0), Relaxed);
+                }
+                *followed = Some(self.elapsed());
+                Ok(())
+            }
+            Err(error) if followed.is_some() => {
+                tracing::debug!(%error, "Prometheus does not say the time");
+                Ok(())
+            }
+            Err(error) => Err(format!("the time of Prometheus is unknown: {error}")),
+        }
     }
 
     /// Returns the time in nanoseconds since 1970.
@@ -47,12 +106,25 @@ impl Clock {
 
     /// Returns the time since some beginning, for intervals: it never goes back.
     pub fn elapsed(&self) -> Duration {
-        self.0.elapsed()
+        self.source.elapsed()
     }
 
     pub(crate) fn ticks(&self, interval: Duration) -> Ticks {
         Ticks { clock: self.clone(), interval, next: self.elapsed() }
     }
+}
+
+/// Returns by how much the clock of Prometheus is ahead.
+fn ahead_of(own: Timestamp, said: Option<Timestamp>) -> Result<SignedDuration, String> {
+    let said = said.ok_or("it does not say the time")?;
+    let ahead = said.duration_since(own);
+    if ahead.abs() > AHEAD_MAX {
+        let seconds = ahead.as_secs();
+        return Err(format!(
+            "its clock shows {said}, {seconds} s ahead of this machine's: set the one that is wrong"
+        ));
+    }
+    Ok(ahead)
 }
 
 /// The time of the system, since this instant.
@@ -85,8 +157,121 @@ pub(crate) struct Ticks {
 impl Ticks {
     /// Resolves at the next tick; the first one is at once. A call that is cancelled loses no tick.
     pub async fn tick(&mut self) {
-        self.clock.0.sleep_until(self.next).await;
+        self.clock.source.sleep_until(self.next).await;
         let late = self.clock.elapsed().saturating_sub(self.next);
         self.next += self.interval + if late > LATE { late } else { Duration::ZERO };
+    }
+}
+
+/// A clock that stands still, at these seconds since 1970.
+#[cfg(test)]
+pub(crate) struct Still(pub i64);
+
+#[cfg(test)]
+impl TimeSource for Still {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(self.0).expect("a time")
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep_until(&self, _: Duration) -> BoxFuture<'static, ()> {
+        std::future::pending().boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use berth_prometheus::PrometheusConfig;
+    use berth_test_support::prometheus::{Fake, install_provider, scalar, vector};
+
+    use super::*;
+
+    const NOW_S: i64 = 1_700_000_000;
+
+    /// A clock that is moved, and does not show the right time.
+    #[derive(Default)]
+    struct Moved(Arc<AtomicU64>);
+
+    impl TimeSource for Moved {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_second(NOW_S).expect("a time") + self.elapsed()
+        }
+
+        fn elapsed(&self) -> Duration {
+            Duration::from_secs(self.0.load(Relaxed))
+        }
+
+        fn sleep_until(&self, _: Duration) -> BoxFuture<'static, ()> {
+            std::future::pending().boxed()
+        }
+    }
+
+    /// Follows a Prometheus that answers this at each minute. Returns what the clock is ahead then, or why it is not followed, and the
+    /// number of questions.
+    async fn followed(answers: &'static [fn(i64) -> String]) -> (Vec<Result<i64, String>>, usize) {
+        install_provider();
+        let elapsed = Arc::<AtomicU64>::default();
+        let answering = elapsed.clone();
+        let fake = Fake::start(move |_, asked| {
+            assert!(asked.is_time() && !asked.form.contains_key("time"), "{asked:?}");
+            let elapsed = answering.load(Relaxed);
+            answers[elapsed as usize / 60](NOW_S + elapsed.cast_signed())
+        })
+        .await;
+        let config = PrometheusConfig { url: fake.url.clone(), ..PrometheusConfig::default() };
+        let prometheus = PrometheusSource::new(config).unwrap();
+        let clock = Clock::new(Moved(elapsed.clone()));
+        let mut ahead = Vec::new();
+        for _ in answers {
+            let own = clock.source.now();
+            let result = clock.follow(&prometheus).await;
+            ahead.push(result.map(|()| clock.now().duration_since(own).as_secs()));
+            elapsed.fetch_add(30, Relaxed);
+            let _ = clock.follow(&prometheus).await;
+            elapsed.fetch_add(30, Relaxed);
+        }
+        (ahead, fake.asked().len())
+    }
+
+    #[tokio::test]
+    async fn the_clock_of_prometheus_is_followed_and_it_is_asked_once_a_minute() {
+        let answers: &[fn(i64) -> String] = &[
+            |now| scalar(now + 300),
+            |now| scalar(now + 301),
+            |now| scalar(now - 45),
+            |now| scalar(now + 1),
+        ];
+        let (ahead, asked) = followed(answers).await;
+        assert_eq!(ahead, [Ok(300), Ok(300), Ok(-45), Ok(1)], "a second more changes nothing");
+        assert_eq!(asked, 4);
+    }
+
+    #[tokio::test]
+    async fn a_time_that_cannot_be_true_is_not_followed() {
+        let answers: &[fn(i64) -> String] = &[
+            |now| scalar(now + 20),
+            |_| scalar(0),
+            |_| vector(""),
+            |now| scalar(now + 3_601),
+            |now| scalar(now),
+        ];
+        let (ahead, _) = followed(answers).await;
+        assert_eq!(ahead, [Ok(20), Ok(20), Ok(20), Ok(20), Ok(0)], "what was known stays");
+
+        let (mut ahead, _) =
+            followed(&[|now| scalar(now + 7_200), |_| scalar(0), |now| scalar(now + 20)]).await;
+        assert_eq!(ahead.pop(), Some(Ok(20)));
+        let error = ahead.swap_remove(0).expect_err("two hours");
+        assert_eq!(
+            error,
+            "the time of Prometheus is unknown: its clock shows 2023-11-15T00:13:20Z, 7200 s ahead of this machine's: set the one \
+             that is wrong"
+        );
+        assert!(ahead[0].is_err(), "nothing was known before");
     }
 }

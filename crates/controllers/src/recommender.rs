@@ -167,6 +167,10 @@ impl Rounds for Recommender {
     async fn round(&mut self) {
         let metrics = self.context.metrics.clone();
         let whole = Instant::now();
+        if let Some(prometheus) = &self.context.source {
+            let followed = self.context.clock.follow(prometheus).await;
+            self.complaints.record("clock", "the clock of Prometheus", followed);
+        }
         let began = Instant::now();
         let world = match self.look().await {
             Ok(world) => world,

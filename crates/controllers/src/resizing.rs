@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use berth_kube_io::apply::{PodId, PodWriter, ResizeError};
 use berth_model::NodeSize;
-use berth_rightsizing::apply::change::growth;
+use berth_rightsizing::apply::change::{growth, parts};
 use berth_rightsizing::apply::pod::SizeChange;
 use berth_rightsizing::apply::{Resources, SizedPod, patch};
 use berth_scheduler::engine::Engine;
@@ -109,6 +109,20 @@ impl Resizer {
         resized
     }
 
+    /// Resizes as [`Resizer::resize`] does, and if the node lacks capacity for memory and CPU together, one of them. The second value is why
+    /// the other one has to wait.
+    pub async fn resize_in_part(&self, pod: &SizedPod, changes: &[SizeChange]) -> (Resized, Option<String>) {
+        let whole = self.resize(pod, changes).await;
+        let Resized::NoRoom(why) = whole else { return (whole, None) };
+        for part in parts(pod, changes) {
+            let resized = self.resize(pod, &part).await;
+            if !matches!(resized, Resized::NoRoom(_)) {
+                return (resized, Some(why));
+            }
+        }
+        (Resized::NoRoom(why), None)
+    }
+
     /// Returns whether the pod is as its last accepted resize left it, or later.
     fn has_seen_last_resize(&self, pod: &SizedPod) -> bool {
         let mut accepted = self.accepted.lock();
@@ -187,6 +201,52 @@ mod tests {
             engine.apply_pod(on_node(500));
             runtime.block_on(tokio::time::advance(SEEN_WITHIN));
             assert_eq!(resize(500, 700), Resized::Asked);
+        });
+    }
+
+    #[test]
+    fn a_node_without_room_for_memory_gives_the_cpu_and_the_memory_once_it_has_room() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        let sent = Arc::<Mutex<Vec<String>>>::default();
+        let seen = sent.clone();
+        let answer = move |request: Request<Body>| {
+            let seen = seen.clone();
+            async move {
+                let body = request.into_body().collect_bytes().await.expect("a patch");
+                seen.lock().push(String::from_utf8_lossy(&body).into_owned());
+                Ok::<_, std::convert::Infallible>(Response::new(Body::from(b"{}".to_vec())))
+            }
+        };
+        let client = Client::new(tower::service_fn(answer), "default");
+        with_engine(|engine, _| {
+            let node = |memory| {
+                let allocatable = Amounts { cpu_milli: 1_000, memory, pods: 110, ..Amounts::default() };
+                Node { name: "n".into(), allocatable, ..Node::default() }
+            };
+            engine.apply_node(node(500));
+            engine.apply_pod(on_node(300));
+            let resizer = Resizer::new(engine.clone(), PodWriter::new(client, "test".into()));
+            let to = |cpu, memory| {
+                let requests = PerResource { cpu: Some(cpu), memory: Some(memory) };
+                [SizeChange { requests, ..SizeChange::default() }]
+            };
+            let resize =
+                |from, to: [SizeChange; 1]| runtime.block_on(resizer.resize_in_part(&pod(from), &to));
+            let taken = || {
+                let taken = engine.requested_on("n").expect("it is there");
+                (taken.cpu_milli, taken.memory)
+            };
+            let (resized, waits) = resize(300, to(500, 800));
+            assert_eq!((resized, taken()), (Resized::Asked, (500, 0)));
+            assert!(waits.is_some_and(|why| why.contains("memory")));
+            assert!(!sent.lock()[0].contains("memory"), "{:?}", sent.lock());
+            engine.apply_pod(on_node(500));
+            let (resized, _) = resize(500, to(500, 800));
+            assert!(matches!(resized, Resized::NoRoom(_)), "nothing is left that the node has room for");
+            engine.apply_node(node(1_000));
+            assert_eq!(resize(500, to(500, 800)), (Resized::Asked, None));
+            assert_eq!((sent.lock().len(), taken()), (2, (500, 800)));
         });
     }
 

@@ -193,13 +193,18 @@ impl Scaler {
             .hints_window
             .map(|window| Affinity::new(seconds(window), seconds(interval), context.tenancy.clone()));
         let (shared, own) = context.sources.clone().map(|[shared, own]| (shared, own)).unzip();
-        let past = shared.as_ref().map(|it| PastReads::new(it.config().clone(), metrics.clone()));
-        let source = shared.map_or_else(|| Source::MetricsServer(context.api.clone()), Source::prometheus);
+        let clock = &context.clock;
+        let past =
+            shared.as_ref().map(|it| PastReads::new(it.config().clone(), clock.clone(), metrics.clone()));
+        let source = match shared {
+            Some(shared) => Source::prometheus(shared, clock.clone()),
+            None => Source::MetricsServer(context.api.clone()),
+        };
         Scaler {
             owners,
             past,
             readings: Readings::new(source, interval, metrics.clone()),
-            custom: own.map(|own| CustomQueries::start(own, &context.clock, interval, metrics.clone())),
+            custom: own.map(|own| CustomQueries::start(own, clock, interval, metrics.clone())),
             affinity,
             remembered: BTreeMap::new(),
             watched: BTreeMap::new(),
@@ -238,6 +243,8 @@ impl Scaler {
         let controllers = Controllers::new(&services, &others);
         let in_the_way: Vec<_> = services.iter().map(|service| controllers.of(service)).collect();
         self.readings.wait(wait_until).await;
+        // The first reads have made the clock follow that of Prometheus.
+        let now = self.context.clock.now();
         self.readings.windows.lock().forget(now.as_second());
         // Of two services with one target, the second would peak with the first.
         let counts = services.iter().zip(&in_the_way).map(|(service, in_the_way)| {

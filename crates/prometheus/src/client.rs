@@ -47,6 +47,8 @@ pub(super) enum When {
     During(Points),
     /// Seconds since 1970.
     At(i64),
+    /// By the clock of Prometheus.
+    Now,
 }
 
 /// Sends queries to Prometheus.
@@ -175,8 +177,11 @@ impl PrometheusClient {
                     }
                     request.post_raw().await
                 }
-                When::At(time) => {
-                    let mut request = self.http.query(query).at(time).timeout(milliseconds);
+                When::At(_) | When::Now => {
+                    let mut request = self.http.query(query).timeout(milliseconds);
+                    if let When::At(time) = when {
+                        request = request.at(time);
+                    }
                     for (name, value) in headers {
                         request = request.header(name, value);
                     }
@@ -271,24 +276,24 @@ impl PrometheusClient {
     /// # Errors
     /// As those of `ask` and `decode`.
     pub async fn has_result(&self, query: &str, at: i64) -> Result<bool, SourceError> {
-        Ok(self.small(query, at).await?.found > 0)
+        Ok(self.small(query, When::At(at)).await?.found > 0)
     }
 
-    /// Returns the single number that a query gives now; `None` if it gives none, or one that is not finite.
+    /// Returns the single number that a query gives then; `None` if it gives none, or one that is not finite.
     ///
     /// # Errors
     /// As those of `ask` and `decode`, and if the query gives several series.
-    pub async fn number(&self, query: &str, at: i64) -> Result<Option<Sample>, SourceError> {
-        let small = self.small(query, at).await?;
+    pub async fn number(&self, query: &str, when: When) -> Result<Option<Sample>, SourceError> {
+        let small = self.small(query, when).await?;
         match small.found {
             0 | 1 => Ok(small.first),
             several => Err(SourceError::Several { query: query.to_owned(), several }),
         }
     }
 
-    /// Returns the number of results that a query has now, and the first of them.
-    async fn small(&self, query: &str, at: i64) -> Result<SmallAnswer, SourceError> {
-        let mut response = self.query(query, When::At(at)).await.map_err(|failure| match failure {
+    /// Returns the number of results that a query has then, and the first of them.
+    async fn small(&self, query: &str, when: When) -> Result<SmallAnswer, SourceError> {
+        let mut response = self.query(query, when).await.map_err(|failure| match failure {
             Failure::Other(error) => error,
             Failure::TooMuch(said) => SourceError::TooMuch { url: self.url(), said },
         })?;

@@ -127,7 +127,16 @@ impl PrometheusSource {
     /// # Errors
     /// The query failed, or returned several series.
     pub async fn number(&self, query: &str, now: Timestamp) -> Result<Option<Sample>, SourceError> {
-        self.shared.client.number(query, now.as_second()).await
+        self.shared.client.number(query, When::At(now.as_second())).await
+    }
+
+    /// Returns what the clock of Prometheus shows, by which it dates samples; `None` if it says no time.
+    ///
+    /// # Errors
+    /// The query failed.
+    pub async fn time(&self) -> Result<Option<Timestamp>, SourceError> {
+        let seconds = self.shared.client.number("time()", When::Now).await?.map(|number| number.value);
+        Ok(seconds.and_then(|seconds| Timestamp::from_microsecond((seconds * 1e6) as i64).ok()))
     }
 
     /// Returns the same source, whose rates of the newest samples have this window.
@@ -338,7 +347,7 @@ impl PrometheusSource {
         let config = self.shared.client.config();
         let window = match job.when {
             When::During(_) => config.history_resolution,
-            When::At(_) => self.live_window,
+            When::At(_) | When::Now => self.live_window,
         };
         job.kind.query(config, labels, window, &job.group)
     }
@@ -363,14 +372,14 @@ impl<M: Measure> Job<M> {
     fn points(&self) -> i64 {
         match self.when {
             When::During(points) => points.count,
-            When::At(_) => 1,
+            When::At(_) | When::Now => 1,
         }
     }
 
     fn result_type(&self) -> ResultType {
         match self.when {
             When::During(_) => ResultType::Matrix,
-            When::At(_) => ResultType::Vector,
+            When::At(_) | When::Now => ResultType::Vector,
         }
     }
 

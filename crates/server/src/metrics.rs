@@ -169,6 +169,8 @@ pub struct MetricSources {
     pub recorded: Arc<AtomicU64>,
     /// Time of the last renewal of the Lease, in seconds since 1970; 0: this process has not held it.
     pub lease_renewed: Arc<AtomicI64>,
+    /// Milliseconds by which the clock of the controllers is ahead of that of this machine.
+    pub clock_ahead: Arc<AtomicI64>,
     /// `None` without `serving.address`.
     pub serving: Option<(Arc<secure::TlsCounters>, Access)>,
     /// `None` while the recommender is disabled.
@@ -480,6 +482,7 @@ impl Scrape {
             self_checks,
             recorded,
             lease_renewed,
+            clock_ahead,
             serving: _,
             recommender: _,
             fragmentation: _,
@@ -497,6 +500,12 @@ impl Scrape {
             "Last renewal of the Lease by this process, in seconds since 1970; 0: none",
             &[(&[], usize::try_from(lease_renewed.load(Relaxed)).unwrap_or(0))],
         )?;
+        let ahead = ConstGauge::new(clock_ahead.load(Relaxed) as f64 / 1_000.0);
+        let (name, help) = (
+            "berth_clock_correction_seconds",
+            "Time by which Prometheus' clock is ahead of that of this machine; the controllers follow it",
+        );
+        ahead.encode(to.encode_descriptor(name, help, None, ahead.metric_type())?)?;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         gauges(to, "berth_build_info", "1, with the version of this process", &[(&version, 1)])?;
         counters(

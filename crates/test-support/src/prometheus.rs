@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::Router;
 use axum::body::Body;
@@ -56,6 +57,11 @@ impl RecordedRequest {
         self.query().starts_with("count(")
     }
 
+    /// Whether the query asks for the time.
+    pub fn is_time(&self) -> bool {
+        self.query() == "time()"
+    }
+
     fn number(&self, name: &str) -> i64 {
         self.form[name].parse().expect("a whole number")
     }
@@ -68,6 +74,9 @@ impl RecordedRequest {
 
     /// Returns a valid response: one container, whose values are the times.
     pub fn answer(&self) -> String {
+        if self.is_time() {
+            return scalar(now_s());
+        }
         if self.is_count() || self.query() == "vector(1)" {
             return vector(r#"{"metric":{},"value":[1,"1"]}"#);
         }
@@ -87,6 +96,16 @@ pub fn matrix(elements: &str) -> String {
 
 pub fn vector(elements: &str) -> String {
     matrix(elements).replace("matrix", "vector")
+}
+
+/// Returns the answer to a query for the time.
+pub fn scalar(time_s: i64) -> String {
+    format!(r#"{{"status":"success","data":{{"resultType":"scalar","result":[{time_s},"{time_s}"]}}}}"#)
+}
+
+fn now_s() -> i64 {
+    let since_1970 = SystemTime::UNIX_EPOCH.elapsed().expect("a time after 1970");
+    since_1970.as_secs().cast_signed()
 }
 
 /// Returns an error response of Prometheus.

@@ -296,7 +296,11 @@ impl Tenancy {
         let bindings = Api::namespaced(client.clone(), "tenant");
         bindings.create(&PostParams::default(), &binding).await.expect("it is created");
 
-        let prometheus = Fake::start(|_, _| vector("")).await;
+        let prometheus = Fake::start(|_, asked| match asked.is_time() {
+            true => asked.answer(),
+            false => vector(""),
+        })
+        .await;
         let certificates = Certificates::new();
         let serving = json!({"webhookSecret": "berth-webhooks", "webhookConfiguration": "berth"});
         let more = format!(

@@ -101,7 +101,9 @@ impl Day {
         recommender::create_crds(&client).await;
         create_nodes(&client, &Nodes { count: 6, cpu: "16", memory: "64Gi", ..Nodes::default() }).await;
         let known: Arc<Mutex<Known>> = Arc::default();
-        let prometheus = metrics::serve(known.clone()).await;
+        let start = Timestamp::now().as_second();
+        let clock = DayClock::start(Timestamp::from_second(start).expect("a time"));
+        let prometheus = metrics::serve(known.clone(), clock.clone()).await;
         let text = format!(
             "healthAddress: 127.0.0.1:0\nleaderElection: {{namespace: default}}\nscaling: {{enabled: true, interval: 30s, hints: false}}\n\
              recommender: {{enabled: true, storage: prometheus, prometheus: {{url: '{}'}}, apply: {{updater: true}}}}",
@@ -113,7 +115,6 @@ impl Day {
             let deployment = serde_json::from_value(service.deployment()).expect("a Deployment");
             deployments.create(&PostParams::default(), &deployment).await.expect("it is created");
         }
-        let start = Timestamp::now().as_second();
         let client_config = config_of(&cluster.control_plane.kubeconfig()).await;
         Day {
             cluster,
@@ -121,7 +122,7 @@ impl Day {
             client_config,
             known,
             _prometheus: prometheus,
-            clock: DayClock::start(Timestamp::from_second(start).expect("a time")),
+            clock,
             start,
             seed,
             dice: Rng(seed),

@@ -146,7 +146,7 @@ async fn a_round_of_2_000_services() {
     println!("{SERVICES} services in {NAMESPACES} namespaces were created in {:.1?}", began.elapsed());
     let fake = Fake::start_async(|_, asked| async move {
         tokio::time::sleep(ANSWER).await;
-        Response::new(Body::from(answer(&asked)))
+        Response::new(Body::from(if asked.is_time() { asked.answer() } else { answer(&asked) }))
     })
     .await;
     let config = format!("scaling: {{enabled: true}}\nrecommender: {{prometheus: {{url: '{}'}}}}", fake.url);
@@ -161,7 +161,7 @@ async fn a_round_of_2_000_services() {
         let scaled = berth.metric(r#"berth_scaler_services{reason="Scaling"}"#).await;
         // The next round begins at the next interval only.
         let mut queries: BTreeMap<i64, usize> = BTreeMap::new();
-        for asked in fake.asked() {
+        for asked in fake.asked().iter().filter(|asked| !asked.is_time()) {
             *queries.entry(asked.form["time"].parse().expect("a time")).or_default() += 1;
         }
         assert!(queries.len() <= round, "{queries:?}");

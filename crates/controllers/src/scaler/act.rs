@@ -16,7 +16,7 @@ use berth_kube_io::scaling::ScalerChange;
 pub(super) struct Done {
     pub replicas: u32,
     pub resized: usize,
-    /// Number of pods that did not get their size, and the first reason.
+    /// Number of pods that did not get all of their size, and the first reason.
     pub held: usize,
     pub because: Option<String>,
     pub changes: Vec<(ScalerChange, String)>,
@@ -80,25 +80,28 @@ impl ScalerContext {
                         return Some(Err(why));
                     }
                     let _turn = self.turn().await?;
-                    Some(Ok(self.resizer.resize(pod, &resize.changes).await))
+                    Some(Ok(self.resizer.resize_in_part(pod, &resize.changes).await))
                 }
             })
             .collect();
         let resized: Vec<_> = futures::stream::iter(resized).buffered(IN_FLIGHT_MAX).collect().await;
         for (resize, resized) in settled.resizes.iter().zip(resized) {
             let pod = &look.pods[resize.pod];
+            let Some(resized) = resized else { continue };
             let why = match resized {
-                Some(Ok(Resized::Asked)) => {
+                Ok((Resized::Asked, waits)) => {
                     done.resized += 1;
-                    continue;
-                }
-                None | Some(Ok(Resized::Gone | Resized::NotSeen)) => continue,
-                Some(Ok(Resized::NoRoom(why))) => {
+                    let Some(why) = waits else { continue };
                     *no_room_s = Some(now_s);
                     why
                 }
-                Some(Err(why)) => why,
-                Some(Ok(Resized::Refused(why) | Resized::Unknown(why))) => {
+                Ok((Resized::Gone | Resized::NotSeen, _)) => continue,
+                Ok((Resized::NoRoom(why), _)) => {
+                    *no_room_s = Some(now_s);
+                    why
+                }
+                Err(why) => why,
+                Ok((Resized::Refused(why) | Resized::Unknown(why), _)) => {
                     refusals.add(&pod.uid, resize.changes.clone(), why.clone(), now_s);
                     why
                 }

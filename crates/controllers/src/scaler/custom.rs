@@ -219,11 +219,16 @@ async fn send(
         loop {
             let now = clock.now();
             let Some(request) = lane.lock().next(now.as_second()) else { break };
-            let (source, metrics) = (&source, &metrics);
+            let (source, clock, metrics) = (&source, &clock, &metrics);
             flights.push(async move {
                 let began = Instant::now();
-                let result = match timeout(patience, source.number(&request.text, now)).await {
-                    Ok(answer) => answer.map_err(|error| error.to_string()),
+                let ask = async {
+                    clock.follow(source).await?;
+                    let answer = source.number(&request.text, clock.now()).await;
+                    answer.map_err(|error| error.to_string())
+                };
+                let result = match timeout(patience, ask).await {
+                    Ok(result) => result,
                     Err(_) => {
                         Err(format!("its query is slow: Prometheus did not answer it within {patience:?}"))
                     }

@@ -10,11 +10,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::settle::Remembered;
+use crate::clock::Clock;
 use berth_kube_io::scaling::ScaledService;
 use berth_model::ConfigDuration;
-use berth_prometheus::{
-    Fact, PrometheusConfig, PrometheusSource, QueriedNamespaces, ServiceName, SourceError,
-};
+use berth_prometheus::{Fact, PrometheusConfig, PrometheusSource, QueriedNamespaces, ServiceName};
 use berth_rightsizing::scaling::PastUsage;
 use berth_rightsizing::usage::UsageKind;
 use berth_telemetry::ScalerMetrics;
@@ -34,6 +33,7 @@ type PastOfServices = BTreeMap<String, PastOfService>;
 /// Reads the past of new services in the background, of all of them at once.
 pub(super) struct PastReads {
     config: PrometheusConfig,
+    clock: Clock,
     metrics: Arc<ScalerMetrics>,
     /// The one in flight. Aborted when dropped.
     read: JoinSet<Result<PastOfServices, String>>,
@@ -50,9 +50,10 @@ struct NewService {
 }
 
 impl PastReads {
-    pub fn new(config: PrometheusConfig, metrics: Arc<ScalerMetrics>) -> PastReads {
+    pub fn new(config: PrometheusConfig, clock: Clock, metrics: Arc<ScalerMetrics>) -> PastReads {
         PastReads {
             config,
+            clock,
             metrics,
             read: JoinSet::new(),
             not_before_s: i64::MIN,
@@ -98,13 +99,12 @@ impl PastReads {
             return;
         }
         let (config, metrics) = (config_for(&self.config, length_s), self.metrics.clone());
+        let clock = self.clock.clone();
         self.read.spawn(async move {
             let began = Instant::now();
-            let read = timeout(READ_TIMEOUT, read(config, new, now)).await;
-            let read = match read {
-                Ok(read) => read.map_err(|error| error.to_string()),
-                Err(_) => Err(format!("Prometheus did not answer within {READ_TIMEOUT:?}")),
-            };
+            let read = timeout(READ_TIMEOUT, read(config, new, &clock)).await;
+            let read =
+                read.unwrap_or_else(|_| Err(format!("Prometheus did not answer within {READ_TIMEOUT:?}")));
             metrics.read("past", read.is_ok(), began.elapsed());
             read
         });
@@ -143,9 +143,11 @@ fn config_for(config: &PrometheusConfig, length_s: i64) -> PrometheusConfig {
 async fn read(
     config: PrometheusConfig,
     new: Vec<NewService>,
-    now: Timestamp,
-) -> Result<PastOfServices, SourceError> {
-    let source = PrometheusSource::new(config)?;
+    clock: &Clock,
+) -> Result<PastOfServices, String> {
+    let source = PrometheusSource::new(config).map_err(|error| error.to_string())?;
+    clock.follow(&source).await?;
+    let now = clock.now();
     let mut found: PastOfServices = new.iter().map(|it| (it.uid.clone(), PastOfService::new())).collect();
     let namespaces: BTreeSet<&str> = new.iter().map(|it| &*it.namespace).collect();
     let namespaces: Vec<String> = namespaces.into_iter().map(str::to_owned).collect();
@@ -167,7 +169,7 @@ async fn read(
             }
         }
     });
-    past.await?;
+    past.await.map_err(|error| error.to_string())?;
     let kills = source.facts(Fact::OomKill, these, now, |kill| {
         for uid in owners.of(kill.namespace, kill.object) {
             if let Some(past) = found.get_mut(uid).and_then(|past| past.get_mut(kill.about)) {
@@ -175,7 +177,7 @@ async fn read(
             }
         }
     });
-    kills.await?;
+    kills.await.map_err(|error| error.to_string())?;
     Ok(found)
 }
 
@@ -206,9 +208,12 @@ impl<'a> Owners<'a> {
 
 #[cfg(test)]
 mod tests {
-    use berth_test_support::prometheus::{Fake, RecordedRequest, error, install_provider, matrix, vector};
+    use berth_test_support::prometheus::{
+        Fake, RecordedRequest, error, install_provider, matrix, scalar, vector,
+    };
 
     use super::*;
+    use crate::clock::Still;
 
     const NOW_S: i64 = 1_700_000_000;
     const MI: i64 = 1 << 20;
@@ -228,6 +233,9 @@ mod tests {
             let labels = format!(r#"{{"namespace":"shop","pod":"{pod}","container":"app"}}"#);
             format!(r#"{{"metric":{labels},{values}}}"#)
         };
+        if asked.is_time() {
+            return scalar(NOW_S);
+        }
         if asked.query().contains("last_terminated_reason") {
             return vector(&series("web-7d9f8b6c5d-x2k4p", &format!(r#""value":[{NOW_S},"1"]"#)));
         }
@@ -261,6 +269,7 @@ mod tests {
         install_provider();
         PastReads::new(
             PrometheusConfig { url: url.to_owned(), ..PrometheusConfig::default() },
+            Clock::new(Still(NOW_S)),
             Arc::default(),
         )
     }

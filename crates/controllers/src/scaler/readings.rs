@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::hints::network_metrics;
 use super::settle::SECOND_NS;
+use crate::clock::Clock;
 use berth_config::Scaling;
 use berth_kube_io::scaling::ScaledService;
 use berth_kube_io::vpa::{ApiError, Recommending, lists_of};
@@ -64,8 +65,8 @@ pub(super) enum Source {
 }
 
 impl Source {
-    pub fn prometheus(wide: PrometheusSource) -> Source {
-        Source::Prometheus(Arc::new(Sources { wide, fine: OnceCell::new() }))
+    pub fn prometheus(wide: PrometheusSource, clock: Clock) -> Source {
+        Source::Prometheus(Arc::new(Sources { wide, clock, fine: OnceCell::new() }))
     }
 }
 
@@ -74,6 +75,7 @@ impl Source {
 pub(super) struct Sources {
     /// With the configured window.
     wide: PrometheusSource,
+    clock: Clock,
     fine: OnceCell<FineSources>,
 }
 
@@ -168,7 +170,7 @@ impl Readings {
                 let metrics = self.metrics.clone();
                 let task = tokio::spawn(async move {
                     let began = Instant::now();
-                    let read = read(reading, &source, &windows, &namespaces, now);
+                    let read = read(reading, &source, &windows, &namespaces);
                     let result = timeout(READ_TIMEOUT, read)
                         .await
                         .unwrap_or_else(|_| Err(format!("no answer within {READ_TIMEOUT:?}")));
@@ -239,7 +241,6 @@ async fn read(
     source: &Source,
     windows: &Mutex<Windows>,
     namespaces: &[String],
-    now: Timestamp,
 ) -> ReadResult {
     let sources = match (source, reading) {
         (Source::Prometheus(sources), _) => sources,
@@ -252,6 +253,8 @@ async fn read(
         }
     };
     let namespaces = QueriedNamespaces::These(namespaces);
+    sources.clock.follow(&sources.wide).await?;
+    let now = sources.clock.now();
     let read = async {
         let FineSources { usage, signals } = sources.finest(now).await;
         match reading {

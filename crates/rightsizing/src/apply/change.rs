@@ -5,6 +5,7 @@
 use super::hold::Hold;
 use super::limit_range::{Ranges, admits, fit_container, fit_pod, fit_ratio, limit_for};
 use super::pod::{Resize, SizeChange, SizedContainer, SizedPod};
+use super::qos::is_kept;
 use crate::recommend::amount::Amount;
 use crate::recommend::{ContainerPolicy, OptionalAmounts, Recommendation, Vpa};
 
@@ -136,4 +137,26 @@ pub fn growth(pod: &SizedPod, changes: &[SizeChange]) -> berth_model::NodeSize {
         growth = growth.zip(more).map(|(sum, more): (Amount, Amount)| sum.saturating_add(more));
     }
     growth
+}
+
+/// Returns the memory of the changes, and their CPU, for a node that has no room for both: memory first, as too little of it kills. None
+/// if all is of one resource; without a part that would change the QoS class of the pod.
+pub fn parts(pod: &SizedPod, changes: &[SizeChange]) -> Vec<Vec<SizeChange>> {
+    let only = |of: fn(OptionalAmounts) -> OptionalAmounts| -> Vec<SizeChange> {
+        let of_both = |change: &SizeChange| SizeChange {
+            requests: of(change.requests),
+            limits: of(change.limits),
+            ..change.clone()
+        };
+        let is_change = |part: &SizeChange| {
+            pod.containers.get(part.container).is_some_and(|container| !part.is_in(container.wanted))
+        };
+        changes.iter().map(of_both).filter(is_change).collect()
+    };
+    let memory = only(|all| OptionalAmounts { cpu: None, ..all });
+    let cpu = only(|all| OptionalAmounts { memory: None, ..all });
+    if memory.is_empty() || cpu.is_empty() {
+        return Vec::new();
+    }
+    [memory, cpu].into_iter().filter(|part| is_kept(pod, part)).collect()
 }

@@ -55,6 +55,7 @@ fn scrape() -> String {
             self_checks: Arc::default(),
             recorded: Arc::default(),
             lease_renewed: Arc::default(),
+            clock_ahead: Arc::default(),
             serving: Some((Arc::default(), access)),
             recommender: Some(recommender),
             updater: Some(Arc::default()),

@@ -37,6 +37,11 @@ impl DayClock {
         DayClock { start, sleepers: Arc::new(Mutex::new(sleepers)) }
     }
 
+    /// Returns the seconds since 1970.
+    pub fn now_s(&self) -> i64 {
+        self.start.as_second() + self.sleepers.lock().elapsed.as_secs().cast_signed()
+    }
+
     /// Returns the clock of a machine, which is wrong by these seconds.
     pub fn skewed(&self, skew_s: i64) -> Clock {
         Clock::new(Skewed { clock: self.clone(), skew_s })

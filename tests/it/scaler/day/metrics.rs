@@ -7,9 +7,10 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 use berth_model::ConfigDuration;
-use berth_test_support::prometheus::{Fake, RecordedRequest, matrix, vector};
+use berth_test_support::prometheus::{Fake, RecordedRequest, matrix, scalar, vector};
 use parking_lot::Mutex;
 
+use super::clock::DayClock;
 use super::services::{Containers, Scrape};
 
 /// Maximum age of the newest sample of a series, in seconds, as in Prometheus.
@@ -51,14 +52,24 @@ pub struct Known {
     pub odd: Vec<String>,
 }
 
-pub async fn serve(known: Arc<Mutex<Known>>) -> Fake {
-    Fake::start(move |_, asked| answer(&mut known.lock(), asked)).await
+/// Its own clock is right.
+pub async fn serve(known: Arc<Mutex<Known>>, clock: DayClock) -> Fake {
+    Fake::start(move |_, asked| answer(&mut known.lock(), asked, clock.now_s())).await
 }
 
-fn answer(known: &mut Known, asked: &RecordedRequest) -> Response {
+fn answer(known: &mut Known, asked: &RecordedRequest, now: i64) -> Response {
     if known.fault == Some(Fault::Down) {
         // At once, as the clock stands still.
         return (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "0")]).into_response();
+    }
+    if asked.is_time() {
+        let time = match known.fault {
+            Some(Fault::Empty) => return vector("").into_response(),
+            Some(Fault::NotANumber | Fault::Zero) => 0,
+            Some(Fault::Thousandfold) => 1_000 * now,
+            _ => now,
+        };
+        return scalar(time).into_response();
     }
     let is_range = asked.path.ends_with("query_range");
     let times = match is_range {

@@ -1,9 +1,10 @@
-use std::time::Instant as Clock;
+use std::time::Instant as Stopwatch;
 
-use berth_test_support::prometheus::{Fake, RecordedRequest, install_provider, vector};
+use berth_test_support::prometheus::{Fake, RecordedRequest, install_provider, scalar, vector};
 use tokio::sync::watch;
 
 use super::*;
+use crate::clock::Still;
 
 const NOW_S: i64 = 1_700_000_000;
 const THROTTLING: Reading = Reading::Signal(SignalKind::CpuThrottling);
@@ -19,8 +20,8 @@ fn readings(fake: &Fake) -> Readings {
         labels: Some(Default::default()),
         ..PrometheusConfig::default()
     };
-    let source = PrometheusSource::new(config).unwrap();
-    Readings::new(Source::prometheus(source), Duration::from_secs(15), Arc::default())
+    let (source, clock) = (PrometheusSource::new(config).unwrap(), Clock::new(Still(NOW_S)));
+    Readings::new(Source::prometheus(source, clock), Duration::from_secs(15), Arc::default())
 }
 
 fn wanted() -> BTreeMap<Reading, Vec<String>> {
@@ -39,6 +40,9 @@ fn scrapes(count: &str) -> String {
 
 /// Half of the periods of the pod are throttled.
 fn answer(asked: &RecordedRequest) -> String {
+    if asked.is_time() {
+        return scalar(NOW_S);
+    }
     if is_detection(asked) {
         return scrapes("20");
     }
@@ -86,13 +90,13 @@ async fn a_round_does_not_wait_for_a_prometheus_that_hangs_and_sends_it_no_more_
     let switch = watch::Sender::new(false);
     let fake = start(&switch).await;
     let mut readings = readings(&fake);
-    let began = Clock::now();
+    let began = Stopwatch::now();
     for round in 0..4 {
         readings.start(wanted(), at(15 * round));
         readings.wait(soon()).await;
     }
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    // How often Prometheus scrapes.
+    // What time it is.
     while fake.asked().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -114,8 +118,8 @@ async fn a_late_answer_is_used_by_the_next_round_until_it_is_old() {
     switch.send_replace(true);
     readings.start(wanted(), at(15));
     readings.wait(Instant::now() + Duration::from_secs(60)).await;
-    // The time between scrapes; CPU, memory and one signal.
-    assert_eq!(fake.asked().len(), 4, "the late reads were not repeated");
+    // The time, and that between scrapes; CPU, memory and one signal.
+    assert_eq!(fake.asked().len(), 5, "the late reads were not repeated");
     assert_eq!((signal(&readings, 15), readings.usage_error(NOW_S + 15)), (Ok(Some(0.5)), None));
     assert_eq!(signal(&readings, FRESH_S), Ok(Some(0.5)));
     let old = signal(&readings, FRESH_S + 1).unwrap_err();
@@ -133,7 +137,7 @@ async fn what_no_service_needs_any_more_is_not_read() {
     readings.wait(Instant::now() + Duration::from_secs(60)).await;
     assert!(signal(&readings, 15).is_err());
     let throttled = fake.asked().iter().filter(|asked| asked.query().contains("throttled")).count();
-    assert_eq!((throttled, fake.asked().len()), (1, 6));
+    assert_eq!((throttled, fake.asked().len()), (1, 7));
 }
 
 /// A rate over five minutes has no deviation to size by.

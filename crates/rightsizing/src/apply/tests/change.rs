@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::apply::boost::Boosts;
-use crate::apply::change::recommended;
+use crate::apply::change::{parts, recommended};
 use crate::apply::patch;
 use crate::recommend::{AllowedRange, ContainerPolicy};
 
@@ -323,4 +323,22 @@ proptest::proptest! {
             }
         }
     }
+}
+
+#[test]
+fn the_parts_of_a_change_are_its_memory_and_its_cpu_and_keep_the_class() {
+    let to = |cpu, memory| {
+        let both = amounts(cpu, memory);
+        [SizeChange { requests: both, limits: both, ..SizeChange::default() }]
+    };
+    let of = |pod: &SizedPod, changes: &[SizeChange]| -> Vec<_> {
+        parts(pod, changes).into_iter().map(|part| (part[0].requests.cpu, part[0].requests.memory)).collect()
+    };
+    let guaranteed = pod("p", vec![container("app", amounts(100, 100), amounts(100, 100))]);
+    assert_eq!(of(&guaranteed, &to(200, 300)), [(None, Some(300)), (Some(200), None)]);
+    assert_eq!(of(&guaranteed, &to(100, 300)), [], "only memory changes");
+    assert_eq!(of(&guaranteed, &to(200, 100)), [], "only CPU changes");
+    // Both together would be guaranteed, which a resize may not make it; and so would memory alone.
+    let burstable = pod("p", vec![container("app", amounts(200, 100), amounts(200, 300))]);
+    assert_eq!(of(&burstable, &to(400, 300)), [(Some(400), None)]);
 }
