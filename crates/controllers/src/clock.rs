@@ -12,15 +12,19 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use berth_prometheus::PrometheusSource;
 use berth_rightsizing::recommend::UnixNanos;
 
 /// Time after which Prometheus is asked for the time again.
 const FOLLOW_EVERY: Duration = Duration::from_secs(60);
+/// The same after a failure.
+const AGAIN_AFTER: Duration = Duration::from_secs(15);
+/// Maximum time that is waited for the answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// A difference that changes nothing, besides half of the time that the answer took.
-const TOLERANCE: SignedDuration = SignedDuration::from_secs(2);
+const TOLERANCE: Duration = Duration::from_secs(2);
 /// A larger difference is believed of no clock.
 const AHEAD_MAX: SignedDuration = SignedDuration::from_hours(1);
 
@@ -40,15 +44,23 @@ pub trait TimeSource: Send + Sync {
 #[derive(Clone)]
 pub struct Clock {
     source: Arc<dyn TimeSource>,
-    /// Milliseconds by which it is ahead of the source.
+    followed: Arc<Followed>,
+    /// Milliseconds by which it was ahead of the source when Prometheus last said the time.
     ahead: Arc<AtomicI64>,
-    /// When Prometheus said the time, by [`Clock::elapsed`].
-    followed: Arc<Mutex<Option<Duration>>>,
+}
+
+/// What Prometheus has said.
+#[derive(Default)]
+struct Followed {
+    /// A time, and [`Clock::elapsed`] then: steps of this machine's clock do not matter from then on.
+    known: parking_lot::Mutex<Option<(Timestamp, Duration)>>,
+    /// When to ask again, by [`Clock::elapsed`]. Locked while Prometheus is being asked.
+    next: Mutex<Duration>,
 }
 
 impl Clock {
     pub fn new(source: impl TimeSource + 'static) -> Clock {
-        Clock { source: Arc::new(source), ahead: Arc::default(), followed: Arc::default() }
+        Clock { source: Arc::new(source), followed: Arc::default(), ahead: Arc::default() }
     }
 
     /// Returns a clock that shows the time of the system.
@@ -57,8 +69,11 @@ impl Clock {
     }
 
     pub fn now(&self) -> Timestamp {
-        let now = self.source.now();
-        now.checked_add(SignedDuration::from_millis(self.ahead.load(Relaxed))).unwrap_or(now)
+        let known = *self.followed.known.lock();
+        known.map_or_else(
+            || self.source.now(),
+            |(time, then)| after(time, self.elapsed().saturating_sub(then)),
+        )
     }
 
     /// Returns the milliseconds by which it is ahead of the clock of this machine.
@@ -71,31 +86,55 @@ impl Clock {
     /// # Errors
     /// Prometheus has never said a time that can be true, so it is unknown which of its samples are current.
     pub(crate) async fn follow(&self, prometheus: &PrometheusSource) -> Result<(), String> {
-        let mut followed = self.followed.lock().await;
-        if followed.is_some_and(|at| self.elapsed() < at + FOLLOW_EVERY) {
+        let is_known = || self.followed.known.lock().is_some();
+        let mut next = match self.followed.next.try_lock() {
+            Ok(next) => next,
+            // Another task asks.
+            Err(_) if is_known() => return Ok(()),
+            Err(_) => self.followed.next.lock().await,
+        };
+        if is_known() && self.elapsed() < *next {
             return Ok(());
         }
         let (asked, asked_at) = (self.elapsed(), self.source.now());
-        let said = prometheus.time().await;
-        let half = SignedDuration::try_from(self.elapsed().saturating_sub(asked) / 2).unwrap_or_default();
-        match said.map_err(|error| error.to_string()).and_then(|said| ahead_of(asked_at + half, said)) {
-            Ok(ahead) => {
-                let known = SignedDuration::from_millis(self.ahead.load(Relaxed));
-                if (ahead - known).abs() > TOLERANCE + half {
-                    tracing::warn!(
-                        seconds = ahead.as_secs(),
-                        "Prometheus' clock is ahead of this machine's: it is followed"
-                    );
-                    self.ahead.store(i64::try_from(ahead.as_millis()).unwrap_or(0), Relaxed);
-                }
-                *followed = Some(self.elapsed());
+        let said = match timeout(ANSWER_MAX, prometheus.time()).await {
+            Ok(said) => said.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("there has been no answer for {ANSWER_MAX:?}")),
+        };
+        let half = self.elapsed().saturating_sub(asked) / 2;
+        match said.and_then(|said| ahead_of(after(asked_at, half), said)) {
+            Ok((said, ahead)) => {
+                self.take_over(said, asked + half, half, ahead);
+                *next = self.elapsed() + FOLLOW_EVERY;
                 Ok(())
             }
-            Err(error) if followed.is_some() => {
+            Err(error) if is_known() => {
                 tracing::debug!(%error, "Prometheus does not say the time");
+                *next = self.elapsed() + AGAIN_AFTER;
                 Ok(())
             }
             Err(error) => Err(format!("the time of Prometheus is unknown: {error}")),
+        }
+    }
+
+    /// Goes by what Prometheus has said at `then`, unless that is what it shows already.
+    fn take_over(&self, said: Timestamp, then: Duration, half: Duration, ahead: SignedDuration) {
+        let mut known = self.followed.known.lock();
+        let shown = known.map_or_else(
+            || after(said, Duration::ZERO).saturating_sub(ahead).unwrap_or(said),
+            |(time, at)| after(time, then.saturating_sub(at)),
+        );
+        let differs = said.duration_since(shown).unsigned_abs() > TOLERANCE + half;
+        if differs {
+            tracing::warn!(
+                seconds = ahead.as_secs(),
+                "Prometheus' clock differs from this machine's, and is followed"
+            );
+        }
+        if differs || known.is_none() {
+            *known = Some((if differs { said } else { shown }, then));
+            let ahead = if differs { ahead } else { SignedDuration::ZERO };
+            self.ahead.store(i64::try_from(ahead.as_millis()).unwrap_or(0), Relaxed);
         }
     }
 
@@ -114,8 +153,12 @@ impl Clock {
     }
 }
 
-/// Returns by how much the clock of Prometheus is ahead.
-fn ahead_of(own: Timestamp, said: Option<Timestamp>) -> Result<SignedDuration, String> {
+fn after(time: Timestamp, passed: Duration) -> Timestamp {
+    time.checked_add(passed).unwrap_or(time)
+}
+
+/// Returns what Prometheus has said, and by how much that is ahead.
+fn ahead_of(own: Timestamp, said: Option<Timestamp>) -> Result<(Timestamp, SignedDuration), String> {
     let said = said.ok_or("it does not say the time")?;
     let ahead = said.duration_since(own);
     if ahead.abs() > AHEAD_MAX {
@@ -124,7 +167,7 @@ fn ahead_of(own: Timestamp, said: Option<Timestamp>) -> Result<SignedDuration, S
             "its clock shows {said}, {seconds} s ahead of this machine's: set the one that is wrong"
         ));
     }
-    Ok(ahead)
+    Ok((said, ahead))
 }
 
 /// The time of the system, since this instant.
@@ -273,5 +316,34 @@ mod tests {
              that is wrong"
         );
         assert!(ahead[0].is_err(), "nothing was known before");
+    }
+
+    #[tokio::test]
+    async fn a_prometheus_that_hangs_once_its_time_is_known_delays_nobody() {
+        install_provider();
+        let fake = Fake::start_async(|number, _| async move {
+            if number > 0 {
+                std::future::pending::<()>().await;
+            }
+            http::Response::new(scalar(NOW_S + 300).into())
+        })
+        .await;
+        let config = PrometheusConfig { url: fake.url.clone(), ..PrometheusConfig::default() };
+        let prometheus = PrometheusSource::new(config).unwrap();
+        let elapsed = Arc::<AtomicU64>::default();
+        let clock = Clock::new(Moved(elapsed.clone()));
+        clock.follow(&prometheus).await.expect("it is followed");
+        elapsed.store(60, Relaxed);
+        let asking = tokio::spawn({
+            let (clock, prometheus) = (clock.clone(), prometheus.clone());
+            async move { clock.follow(&prometheus).await }
+        });
+        while fake.asked().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        clock.follow(&prometheus).await.expect("another task asks");
+        assert!(!asking.is_finished());
+        asking.await.expect("it ends").expect("what was known stays");
+        assert_eq!(clock.now().as_second(), NOW_S + 360);
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use berth_kube_io::apply::{PodId, PodWriter, ResizeError};
 use berth_model::NodeSize;
 use berth_rightsizing::apply::change::{growth, parts};
-use berth_rightsizing::apply::pod::SizeChange;
+use berth_rightsizing::apply::pod::{Resize, SizeChange};
 use berth_rightsizing::apply::{Resources, SizedPod, patch};
 use berth_scheduler::engine::Engine;
 use berth_scheduler::scheduler::{Growth, GrowthError};
@@ -114,6 +114,10 @@ impl Resizer {
     pub async fn resize_in_part(&self, pod: &SizedPod, changes: &[SizeChange]) -> (Resized, Option<String>) {
         let whole = self.resize(pod, changes).await;
         let Resized::NoRoom(why) = whole else { return (whole, None) };
+        // What remained of a resize that the node cannot ever do would keep the part from being done.
+        if pod.resize == Some(Resize::Infeasible) {
+            return (Resized::NoRoom(why), None);
+        }
         for part in parts(pod, changes) {
             let resized = self.resize(pod, &part).await;
             if !matches!(resized, Resized::NoRoom(_)) {

@@ -217,7 +217,7 @@ impl Scaler {
 
     /// Runs one round. It waits for Prometheus only for a short time.
     async fn scale(&mut self) -> Result<(), ApiError> {
-        let now = self.context.clock.now();
+        let (now, began) = (self.context.clock.now(), self.context.clock.elapsed());
         let wait_until = tokio::time::Instant::now() + self.context.interval / WAIT_SHARE;
         self.owners.next_round();
         let Some(Services { scaled: services, left_out, namespaces }) = self.services().await? else {
@@ -243,8 +243,9 @@ impl Scaler {
         let controllers = Controllers::new(&services, &others);
         let in_the_way: Vec<_> = services.iter().map(|service| controllers.of(service)).collect();
         self.readings.wait(wait_until).await;
-        // The first reads have made the clock follow that of Prometheus.
-        let now = self.context.clock.now();
+        // The time of the looks, as the clock shows it now: the first reads have made it follow that of Prometheus.
+        let took = self.context.clock.elapsed().saturating_sub(began);
+        let now = self.context.clock.now().checked_sub(took).unwrap_or(now);
         self.readings.windows.lock().forget(now.as_second());
         // Of two services with one target, the second would peak with the first.
         let counts = services.iter().zip(&in_the_way).map(|(service, in_the_way)| {

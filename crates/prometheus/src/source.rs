@@ -135,7 +135,8 @@ impl PrometheusSource {
     /// # Errors
     /// The query failed.
     pub async fn time(&self) -> Result<Option<Timestamp>, SourceError> {
-        let seconds = self.shared.client.number("time()", When::Now).await?.map(|number| number.value);
+        // The time of the answer. Its value would be that of what VictoriaMetrics evaluates, which is a little earlier.
+        let seconds = self.shared.client.number("time()", When::Now).await?.map(|number| number.at);
         Ok(seconds.and_then(|seconds| Timestamp::from_microsecond((seconds * 1e6) as i64).ok()))
     }
 

@@ -88,19 +88,17 @@ impl ScalerContext {
         for (resize, resized) in settled.resizes.iter().zip(resized) {
             let pod = &look.pods[resize.pod];
             let Some(resized) = resized else { continue };
+            if matches!(resized, Ok((_, Some(_)) | (Resized::NoRoom(_), _))) {
+                *no_room_s = Some(now_s);
+            }
             let why = match resized {
                 Ok((Resized::Asked, waits)) => {
                     done.resized += 1;
                     let Some(why) = waits else { continue };
-                    *no_room_s = Some(now_s);
                     why
                 }
                 Ok((Resized::Gone | Resized::NotSeen, _)) => continue,
-                Ok((Resized::NoRoom(why), _)) => {
-                    *no_room_s = Some(now_s);
-                    why
-                }
-                Err(why) => why,
+                Ok((Resized::NoRoom(why), _)) | Err(why) => why,
                 Ok((Resized::Refused(why) | Resized::Unknown(why), _)) => {
                     refusals.add(&pod.uid, resize.changes.clone(), why.clone(), now_s);
                     why

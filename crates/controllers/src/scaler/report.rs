@@ -338,7 +338,9 @@ impl ServiceReport {
         let mut limited = Vec::new();
         limited.extend(allowed.because.map(str::to_owned));
         limited.extend(held);
-        limited.extend(done.because.map(|why| format!("{} pods keep their size, {why}", done.held)));
+        limited.extend(
+            done.because.map(|why| format!("{} pods do not get all of their size, {why}", done.held)),
+        );
         ServiceReport {
             active,
             missing,

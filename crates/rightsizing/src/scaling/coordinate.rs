@@ -130,6 +130,7 @@ pub fn decide(
         grown: false,
         need: None,
         cpu_unknown: None,
+        covers_s: Seconds::MAX,
         reason: String::new(),
     };
     round.listen_for_work();
@@ -180,6 +181,8 @@ struct Round<'a> {
     need: Option<(usize, i64)>,
     /// Why the CPU usage of a container whose CPU is sized is unknown.
     cpu_unknown: Option<String>,
+    /// Time that the samples of CPU usage cover, in seconds: of the container of which the least is known.
+    covers_s: Seconds,
     reason: String,
 }
 
@@ -347,6 +350,7 @@ impl<'a> Round<'a> {
         let throttle = container.size.cpu_milli as f64 * vertical.throttled_at;
         let usage = usage(&self.memory.shares.as_of_now(&container.cpu), self.now, throttle, vertical)?;
         self.memory.observed.entry(container.name.clone()).or_default().cpu.extend(self.now);
+        self.covers_s = self.covers_s.min(usage.covers_s);
         Ok(usage)
     }
 
@@ -465,7 +469,8 @@ impl<'a> Round<'a> {
         if wanted < current {
             let blocked = self
                 .blocked_by_missing_samples(container.unheard.cpu)
-                .or_else(|| self.blocked_by_short_history(name, |spans| spans.cpu));
+                .or_else(|| self.blocked_by_short_history(name, |spans| spans.cpu))
+                .or_else(|| self.blocked_by_short_window());
             let may_shrink = blocked.map_or_else(|| self.may_shrink(current, busy, vertical), Err);
             // At a smaller size the same usage would count as throttled, and CPU would be added again.
             let unthrottled = if self.signal.is_none() { usage.unthrottled(vertical) } else { 0 };
@@ -541,6 +546,14 @@ impl<'a> Round<'a> {
         let ready = self.seen.ready;
         let few = f64::from(unheard) <= UNHEARD_MAX * f64::from(ready);
         (!few).then(|| format!("no recent samples of {unheard} of {ready} ready pods"))
+    }
+
+    /// Returns why nothing must shrink, if the samples are of the last moments only: this process has just begun to lead, or Prometheus
+    /// has just come back. The mean of a minute may be below that of five.
+    fn blocked_by_short_window(&self) -> Option<String> {
+        let needed = self.settings.vertical.window_s / 3 * 2;
+        let covers_s = self.covers_s;
+        (covers_s < needed).then(|| format!("the samples cover {covers_s} s, of at least {needed} s"))
     }
 
     /// Returns why a container must not shrink, if its usage has not been observed for long enough.
@@ -724,6 +737,7 @@ impl<'a> Round<'a> {
         let unheard = self.need.map_or(0, |(at, _)| self.seen.containers[at].unheard.cpu);
         let why = self
             .blocked_by_missing_samples(unheard)
+            .or_else(|| self.blocked_by_short_window())
             .or_else(|| self.seen.partly_unknown.clone())
             .or_else(|| self.cpu_unknown.clone());
         if let Some(why) = why {

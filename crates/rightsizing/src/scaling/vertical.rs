@@ -84,6 +84,8 @@ pub struct WindowUsage {
     pub deviation: f64,
     pub max: f64,
     pub points: usize,
+    /// Time since the oldest sample, in seconds.
+    pub covers_s: i64,
     /// Share of the samples that are at or above the throttling threshold.
     pub throttled: f64,
 }
@@ -114,6 +116,7 @@ pub fn usage(
         point.time_s > now.saturating_sub(window) && point.time_s <= now.saturating_add(SKEW_S)
     };
     let (mut mean, mut squares, mut max, mut newest) = (0.0, 0.0, 0.0_f64, i64::MIN);
+    let mut oldest = i64::MAX;
     let (mut count, mut absurd, mut throttled) = (0_usize, 0_usize, 0_usize);
     for point in points.iter().take(POINTS_MAX).filter(inside) {
         if !(0.0..=AMOUNT_MAX as f64).contains(&point.value) {
@@ -126,6 +129,7 @@ pub fn usage(
         squares += apart * (point.value - mean);
         max = max.max(point.value);
         newest = newest.max(point.time_s);
+        oldest = oldest.min(point.time_s);
         throttled += usize::from(throttle > 0.0 && point.value >= throttle);
     }
     if absurd > count {
@@ -141,7 +145,8 @@ pub fn usage(
     }
     let points = count as f64;
     let deviation = (squares / points).max(0.0).sqrt();
-    Ok(WindowUsage { mean, deviation, max, points: count, throttled: throttled as f64 / points })
+    let covers_s = now.saturating_sub(oldest).max(0);
+    Ok(WindowUsage { mean, deviation, max, points: count, covers_s, throttled: throttled as f64 / points })
 }
 
 impl WindowUsage {

@@ -356,7 +356,7 @@ fn where_eviction_cannot_help_nothing_is_surveyed() {
     assert_eq!(surveyed(&[&[(0, 1000, None)]], 500, None).candidates.len(), 1, "more than one pod of it");
 }
 
-/// Prints the duration of a preemption that helps nowhere in a large cluster: `cargo test --release -- --ignored
+/// Prints the duration of a preemption that helps nowhere in a large cluster: `cargo test --profile dist -- --ignored
 /// hopeless_survey`.
 #[test]
 #[ignore = "a measurement"]

@@ -466,7 +466,7 @@ fn when_there_is_no_time_nothing_is_tried() {
     assert_eq!(repacker.effort(), Effort { proofs: 0, cut: 1 });
 }
 
-/// Prints the time for one class in a large cluster: `cargo test --release -- --ignored the_time_of_advice`.
+/// Prints the time for one class in a large cluster: `cargo test --profile dist -- --ignored the_time_of_advice`.
 #[test]
 #[ignore = "a measurement"]
 fn the_time_of_advice_for_one_class_in_5000_nodes_with_150000_pods() {

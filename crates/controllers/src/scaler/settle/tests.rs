@@ -187,7 +187,7 @@ fn usage_that_no_node_or_limit_allows_changes_nothing_and_is_forgotten() {
     bench.use_cpu(2, 800.0);
     let none = bench.round();
     assert_eq!(memory(&bench.pods), memory(&before));
-    assert!(none.decision.reason.contains("memory of app stays: 16 of 16"), "{}", none.decision.reason);
+    assert!(none.decision.reason.contains("memory of app stays: 30 of 30"), "{}", none.decision.reason);
     bench.memory = used;
     for pod in &mut bench.pods {
         pod.containers[0].wanted.limits = amounts(1_800, 2 << 30);
@@ -304,9 +304,9 @@ impl Bench {
         }
     }
 
-    /// Two minutes of this CPU usage of the first `pods` pods.
+    /// Almost four minutes of this CPU usage of the first `pods` pods.
     fn use_cpu(&mut self, pods: usize, milli: f64) {
-        for _ in 0..8 {
+        for _ in 0..15 {
             self.now += 15;
             for pod in &self.pods[..pods] {
                 let key = ("shop", &*pod.name, "app");

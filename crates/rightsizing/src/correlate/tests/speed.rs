@@ -1,6 +1,6 @@
 use super::*;
 
-/// Prints the duration of a pass and its memory: `cargo test --release --lib -- --ignored the_time_of_a_pass
+/// Prints the duration of a pass and its memory: `cargo test --profile dist --lib -- --ignored the_time_of_a_pass
 /// --nocapture`.
 #[test]
 #[ignore = "a measurement"]

@@ -167,6 +167,32 @@ fn a_low_signal_removes_no_replica_while_the_usage_of_sized_cpu_is_unknown() {
     assert_eq!(ask(false, 400).replicas, 4, "only the signal counts");
 }
 
+/// A new leader knows a minute of usage at first, in which a spike may just have ended.
+#[test]
+fn nothing_shrinks_by_the_samples_of_a_minute() {
+    let decide = |cpu_milli: i64, newest: usize| {
+        let mut bench = Bench::new(5, cpu_milli, 500);
+        bench.uses(&[100.0], &[300.0]);
+        bench.seen.containers[0].cpu.truncate(newest);
+        bench.signal(1.0);
+        bench.decide()
+    };
+    let short = decide(500, 6);
+    assert_eq!(short.replicas, 5, "{}", short.reason);
+    assert!(short.reason.contains("the samples cover 75 s, of at least 200 s"), "{}", short.reason);
+    assert_eq!(decide(500, 14).replicas, 5);
+    assert_eq!(decide(500, 15).replicas, 4);
+
+    let alone = |newest: usize| {
+        let mut bench = Bench::alone(900, 900);
+        bench.uses(&[100.0], &[300.0]);
+        bench.seen.containers[0].cpu.truncate(newest);
+        bench.decide();
+        bench.size().cpu_milli
+    };
+    assert_eq!((alone(14), alone(15)), (900, 128));
+}
+
 #[test]
 fn whoever_sets_replicas_outside_of_the_bounds_gets_them_back_and_never_none() {
     for (set, expected) in [(1, 2), (50, 20), (2, 2), (20, 20)] {

@@ -143,7 +143,7 @@ prop_compose! {
     ) -> ScalerMemory {
         let list: Vec<_> = peaks.into_iter().map(|(hour, bytes)| Peak { hour: hour % 100, bytes }).collect();
         let peaks: Peaks = serde_json::from_value(serde_json::to_value(list).unwrap()).unwrap();
-        let ready: Vec<_> = ready.into_iter().map(|(since_s, pods)| Ready { since_s, pods }).collect();
+        let ready: Vec<_> = ready.into_iter().map(|(since_s, pods)| Ready { since_s, unsure_s: until_s, pods }).collect();
         let shares: LoadShares = serde_json::from_value(serde_json::to_value(ready).unwrap()).unwrap();
         let span = serde_json::json!({"sinceS": since_s, "untilS": until_s});
         let span: ObservedSpan = serde_json::from_value(span).unwrap();

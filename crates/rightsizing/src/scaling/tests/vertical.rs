@@ -44,7 +44,8 @@ fn half_of_the_samples_may_be_invalid_and_no_more() {
 
 #[test]
 fn a_size_is_at_most_twice_the_largest_sample() {
-    let usage = WindowUsage { mean: 10.0, deviation: 100.0, max: 50.0, points: 9, throttled: 0.0 };
+    let usage =
+        WindowUsage { mean: 10.0, deviation: 100.0, max: 50.0, points: 9, covers_s: 300, throttled: 0.0 };
     assert_eq!((usage.size(3.0), usage.size(0.5)), (100, 60));
 }
 
