@@ -23,8 +23,8 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(60);
 const AGAIN_AFTER: Duration = Duration::from_secs(15);
 /// Maximum time that is waited for the answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// A difference that changes nothing, besides half of the time that the answer took.
-const TOLERANCE: Duration = Duration::from_secs(2);
+/// A change of the difference that is not worth a line in the log, in milliseconds: it may be that of slow answers.
+const TOLERANCE_MS: u64 = 5_000;
 /// A larger difference is believed of no clock.
 const AHEAD_MAX: SignedDuration = SignedDuration::from_hours(1);
 
@@ -102,9 +102,17 @@ impl Clock {
             Err(_) => Err(format!("there has been no answer for {ANSWER_MAX:?}")),
         };
         let half = self.elapsed().saturating_sub(asked) / 2;
-        match said.and_then(|said| ahead_of(after(asked_at, half), said)) {
+        match said.and_then(|said| believed(said, after(asked_at, half))) {
             Ok((said, ahead)) => {
-                self.take_over(said, asked + half, half, ahead);
+                *self.followed.known.lock() = Some((said, asked + half));
+                let ahead = i64::try_from(ahead.as_millis()).unwrap_or(0);
+                let before = self.ahead.swap(ahead, Relaxed);
+                if (ahead - before).unsigned_abs() > TOLERANCE_MS {
+                    tracing::warn!(
+                        seconds = ahead / 1_000,
+                        "Prometheus' clock is another than this machine's, and is followed"
+                    );
+                }
                 *next = self.elapsed() + FOLLOW_EVERY;
                 Ok(())
             }
@@ -114,27 +122,6 @@ impl Clock {
                 Ok(())
             }
             Err(error) => Err(format!("the time of Prometheus is unknown: {error}")),
-        }
-    }
-
-    /// Goes by what Prometheus has said at `then`, unless that is what it shows already.
-    fn take_over(&self, said: Timestamp, then: Duration, half: Duration, ahead: SignedDuration) {
-        let mut known = self.followed.known.lock();
-        let shown = known.map_or_else(
-            || after(said, Duration::ZERO).saturating_sub(ahead).unwrap_or(said),
-            |(time, at)| after(time, then.saturating_sub(at)),
-        );
-        let differs = said.duration_since(shown).unsigned_abs() > TOLERANCE + half;
-        if differs {
-            tracing::warn!(
-                seconds = ahead.as_secs(),
-                "Prometheus' clock differs from this machine's, and is followed"
-            );
-        }
-        if differs || known.is_none() {
-            *known = Some((if differs { said } else { shown }, then));
-            let ahead = if differs { ahead } else { SignedDuration::ZERO };
-            self.ahead.store(i64::try_from(ahead.as_millis()).unwrap_or(0), Relaxed);
         }
     }
 
@@ -157,8 +144,8 @@ fn after(time: Timestamp, passed: Duration) -> Timestamp {
     time.checked_add(passed).unwrap_or(time)
 }
 
-/// Returns what Prometheus has said, and by how much that is ahead.
-fn ahead_of(own: Timestamp, said: Option<Timestamp>) -> Result<(Timestamp, SignedDuration), String> {
+/// Returns what Prometheus has said, and by how much that is ahead of this machine's clock.
+fn believed(said: Option<Timestamp>, own: Timestamp) -> Result<(Timestamp, SignedDuration), String> {
     let said = said.ok_or("it does not say the time")?;
     let ahead = said.duration_since(own);
     if ahead.abs() > AHEAD_MAX {
@@ -290,7 +277,7 @@ mod tests {
             |now| scalar(now + 1),
         ];
         let (ahead, asked) = followed(answers).await;
-        assert_eq!(ahead, [Ok(300), Ok(300), Ok(-45), Ok(1)], "a second more changes nothing");
+        assert_eq!(ahead, [Ok(300), Ok(301), Ok(-45), Ok(1)]);
         assert_eq!(asked, 4);
     }
 
