@@ -141,14 +141,15 @@ impl PrometheusClient {
     }
 
     /// Sends a query until the status is 200, and returns when the response begins, which is when Prometheus has evaluated the query.
-    /// Retries at most four times, and only errors that may pass.
+    /// Retries at most four times, and only errors that may pass; not for the time, which would be late.
     pub async fn query(&self, query: &str, when: When) -> Result<Response, Failure> {
         let mut pause = self.patience.first_pause;
+        let tries_max = if matches!(when, When::Now) { 1 } else { TRIES_MAX };
         for tries in 1.. {
             match self.try_once(query, when, tries).await? {
                 Try::Answered(response) => return Ok(response),
                 Try::Failed(failure) => return Err(failure),
-                Try::Again(error, _) if tries == TRIES_MAX => return Err(error.into()),
+                Try::Again(error, _) if tries == tries_max => return Err(error.into()),
                 Try::Again(error, asked) => {
                     let now = asked.unwrap_or(pause).min(PAUSE_MAX);
                     tracing::warn!(%error, ?now, "retrying the query to Prometheus");
