@@ -1,8 +1,8 @@
 //! Time as the controllers see it: that of the system, or of a simulation in which a day passes in minutes.
 //!
-//! Samples carry the time of Prometheus' clock, and leaders on several machines share what they remember: a leader whose own clock is minutes
-//! behind would take samples of then for current ones, and relate them to the replicas of now. So clocks of the controllers follow that of
-//! Prometheus.
+//! Prometheus dates samples by its own clock, and a leader reads what former ones, on other machines, have written. A leader whose clock
+//! is minutes behind would take old samples for current ones, and relate them to the current number of replicas. So the controllers
+//! follow the clock of Prometheus.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -25,7 +25,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(15);
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// A change of the difference that is not worth a line in the log, in milliseconds: it may be that of slow answers.
 const TOLERANCE_MS: u64 = 5_000;
-/// A larger difference is believed of no clock.
+/// Maximum difference that is believed.
 const AHEAD_MAX: SignedDuration = SignedDuration::from_hours(1);
 
 /// Where the time comes from.
@@ -84,7 +84,7 @@ impl Clock {
     /// Asks Prometheus for the time once a minute, and goes by it from then on.
     ///
     /// # Errors
-    /// Prometheus has never said a time that can be true, so it is unknown which of its samples are current.
+    /// Prometheus has never returned a time that is believed, so it is unknown which of its samples are current.
     pub(crate) async fn follow(&self, prometheus: &PrometheusSource) -> Result<(), String> {
         let is_known = || self.followed.known.lock().is_some();
         let mut next = match self.followed.next.try_lock() {
@@ -110,14 +110,14 @@ impl Clock {
                 if (ahead - before).unsigned_abs() > TOLERANCE_MS {
                     tracing::warn!(
                         seconds = ahead / 1_000,
-                        "Prometheus' clock is another than this machine's, and is followed"
+                        "the clock of Prometheus differs from that of this machine; following it"
                     );
                 }
                 *next = self.elapsed() + FOLLOW_EVERY;
                 Ok(())
             }
             Err(error) if is_known() => {
-                tracing::debug!(%error, "Prometheus does not say the time");
+                tracing::debug!(%error, "cannot read the time from Prometheus");
                 *next = self.elapsed() + AGAIN_AFTER;
                 Ok(())
             }
@@ -146,7 +146,7 @@ fn after(time: Timestamp, passed: Duration) -> Timestamp {
 
 /// Returns what Prometheus has said, and by how much that is ahead of this machine's clock.
 fn believed(said: Option<Timestamp>, own: Timestamp) -> Result<(Timestamp, SignedDuration), String> {
-    let said = said.ok_or("it does not say the time")?;
+    let said = said.ok_or("it returned no time")?;
     let ahead = said.duration_since(own);
     if ahead.abs() > AHEAD_MAX {
         let seconds = ahead.as_secs();
@@ -193,18 +193,18 @@ impl Ticks {
     }
 }
 
-/// A clock that stands still, at these seconds since 1970.
+/// A clock that began at these seconds since 1970, and stands still unless the second number, of seconds since then, is changed.
 #[cfg(test)]
-pub(crate) struct Still(pub i64);
+pub(crate) struct Still(pub i64, pub Arc<std::sync::atomic::AtomicU64>);
 
 #[cfg(test)]
 impl TimeSource for Still {
     fn now(&self) -> Timestamp {
-        Timestamp::from_second(self.0).expect("a time")
+        Timestamp::from_second(self.0).expect("a time") + self.elapsed()
     }
 
     fn elapsed(&self) -> Duration {
-        Duration::ZERO
+        Duration::from_secs(self.1.load(Relaxed))
     }
 
     fn sleep_until(&self, _: Duration) -> BoxFuture<'static, ()> {
@@ -223,24 +223,6 @@ mod tests {
 
     const NOW_S: i64 = 1_700_000_000;
 
-    /// A clock that is moved, and does not show the right time.
-    #[derive(Default)]
-    struct Moved(Arc<AtomicU64>);
-
-    impl TimeSource for Moved {
-        fn now(&self) -> Timestamp {
-            Timestamp::from_second(NOW_S).expect("a time") + self.elapsed()
-        }
-
-        fn elapsed(&self) -> Duration {
-            Duration::from_secs(self.0.load(Relaxed))
-        }
-
-        fn sleep_until(&self, _: Duration) -> BoxFuture<'static, ()> {
-            std::future::pending().boxed()
-        }
-    }
-
     /// Follows a Prometheus that answers this at each minute. Returns what the clock is ahead then, or why it is not followed, and the
     /// number of questions.
     async fn followed(answers: &'static [fn(i64) -> String]) -> (Vec<Result<i64, String>>, usize) {
@@ -255,7 +237,7 @@ mod tests {
         .await;
         let config = PrometheusConfig { url: fake.url.clone(), ..PrometheusConfig::default() };
         let prometheus = PrometheusSource::new(config).unwrap();
-        let clock = Clock::new(Moved(elapsed.clone()));
+        let clock = Clock::new(Still(NOW_S, elapsed.clone()));
         let mut ahead = Vec::new();
         for _ in answers {
             let own = clock.source.now();
@@ -318,7 +300,7 @@ mod tests {
         let config = PrometheusConfig { url: fake.url.clone(), ..PrometheusConfig::default() };
         let prometheus = PrometheusSource::new(config).unwrap();
         let elapsed = Arc::<AtomicU64>::default();
-        let clock = Clock::new(Moved(elapsed.clone()));
+        let clock = Clock::new(Still(NOW_S, elapsed.clone()));
         clock.follow(&prometheus).await.expect("it is followed");
         elapsed.store(60, Relaxed);
         let asking = tokio::spawn({

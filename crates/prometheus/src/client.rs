@@ -141,15 +141,14 @@ impl PrometheusClient {
     }
 
     /// Sends a query until the status is 200, and returns when the response begins, which is when Prometheus has evaluated the query.
-    /// Retries at most four times, and only errors that may pass; not for the time, which would be late.
+    /// Retries at most four times, and only errors that may pass.
     pub async fn query(&self, query: &str, when: When) -> Result<Response, Failure> {
         let mut pause = self.patience.first_pause;
-        let tries_max = if matches!(when, When::Now) { 1 } else { TRIES_MAX };
         for tries in 1.. {
             match self.try_once(query, when, tries).await? {
                 Try::Answered(response) => return Ok(response),
                 Try::Failed(failure) => return Err(failure),
-                Try::Again(error, _) if tries == tries_max => return Err(error.into()),
+                Try::Again(error, _) if tries == TRIES_MAX => return Err(error.into()),
                 Try::Again(error, asked) => {
                     let now = asked.unwrap_or(pause).min(PAUSE_MAX);
                     tracing::warn!(%error, ?now, "retrying the query to Prometheus");
@@ -277,27 +276,52 @@ impl PrometheusClient {
     /// # Errors
     /// As those of `ask` and `decode`.
     pub async fn has_result(&self, query: &str, at: i64) -> Result<bool, SourceError> {
-        Ok(self.small(query, When::At(at)).await?.found > 0)
+        Ok(self.small(query, at).await?.found > 0)
     }
 
-    /// Returns the single number that a query gives then; `None` if it gives none, or one that is not finite.
+    /// Returns the single number that a query gives at a time; `None` if it gives none, or one that is not finite.
     ///
     /// # Errors
     /// As those of `ask` and `decode`, and if the query gives several series.
-    pub async fn number(&self, query: &str, when: When) -> Result<Option<Sample>, SourceError> {
-        let small = self.small(query, when).await?;
+    pub async fn number(&self, query: &str, at: i64) -> Result<Option<Sample>, SourceError> {
+        let small = self.small(query, at).await?;
         match small.found {
             0 | 1 => Ok(small.first),
             several => Err(SourceError::Several { query: query.to_owned(), several }),
         }
     }
 
-    /// Returns the number of results that a query has then, and the first of them.
-    async fn small(&self, query: &str, when: When) -> Result<SmallAnswer, SourceError> {
-        let mut response = self.query(query, when).await.map_err(|failure| match failure {
+    /// Returns the time at which Prometheus evaluates a query that names none. It is asked once: a later try would have another answer.
+    ///
+    /// # Errors
+    /// The query failed.
+    pub async fn time(&self) -> Result<Option<f64>, SourceError> {
+        const QUERY: &str = "time()";
+        match self.try_once(QUERY, When::Now, 1).await? {
+            Try::Answered(response) => {
+                let small = self.read_small(response, QUERY).await?;
+                // Its value would be the time that VictoriaMetrics evaluates, which is a little earlier.
+                Ok(small.first.map(|sample| sample.at))
+            }
+            Try::Again(error, _) => Err(error),
+            Try::Failed(failure) => Err(self.explained(failure)),
+        }
+    }
+
+    /// Returns the number of results that a query has at a time, and the first of them.
+    async fn small(&self, query: &str, at: i64) -> Result<SmallAnswer, SourceError> {
+        let response = self.query(query, When::At(at)).await.map_err(|failure| self.explained(failure))?;
+        self.read_small(response, query).await
+    }
+
+    fn explained(&self, failure: Failure) -> SourceError {
+        match failure {
             Failure::Other(error) => error,
             Failure::TooMuch(said) => SourceError::TooMuch { url: self.url(), said },
-        })?;
+        }
+    }
+
+    async fn read_small(&self, mut response: Response, query: &str) -> Result<SmallAnswer, SourceError> {
         let body = self.small_body(&mut response).await?;
         let explain = |source| SourceError::Answer { url: self.url(), query: query.to_owned(), source };
         SmallAnswer::read(&body).map_err(explain)

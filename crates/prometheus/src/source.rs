@@ -127,16 +127,15 @@ impl PrometheusSource {
     /// # Errors
     /// The query failed, or returned several series.
     pub async fn number(&self, query: &str, now: Timestamp) -> Result<Option<Sample>, SourceError> {
-        self.shared.client.number(query, When::At(now.as_second())).await
+        self.shared.client.number(query, now.as_second()).await
     }
 
-    /// Returns what the clock of Prometheus shows, by which it dates samples; `None` if it says no time.
+    /// Returns what the clock of Prometheus shows, by which it dates samples; `None` if it returns no time.
     ///
     /// # Errors
     /// The query failed.
     pub async fn time(&self) -> Result<Option<Timestamp>, SourceError> {
-        // The time of the answer. Its value would be that of what VictoriaMetrics evaluates, which is a little earlier.
-        let seconds = self.shared.client.number("time()", When::Now).await?.map(|number| number.at);
+        let seconds = self.shared.client.time().await?;
         Ok(seconds.and_then(|seconds| Timestamp::from_microsecond((seconds * 1e6) as i64).ok()))
     }
 

@@ -269,7 +269,7 @@ mod tests {
         install_provider();
         PastReads::new(
             PrometheusConfig { url: url.to_owned(), ..PrometheusConfig::default() },
-            Clock::new(Still(NOW_S)),
+            Clock::new(Still(NOW_S, Arc::default())),
             Arc::default(),
         )
     }

@@ -20,7 +20,7 @@ const COVERED_S: Seconds = 75;
 const UNNOTICED_MAX_S: Seconds = 300;
 
 /// Number of ready pods from a point in time on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ready {
     /// When it was noticed.

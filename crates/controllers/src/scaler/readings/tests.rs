@@ -20,7 +20,7 @@ fn readings(fake: &Fake) -> Readings {
         labels: Some(Default::default()),
         ..PrometheusConfig::default()
     };
-    let (source, clock) = (PrometheusSource::new(config).unwrap(), Clock::new(Still(NOW_S)));
+    let (source, clock) = (PrometheusSource::new(config).unwrap(), Clock::new(Still(NOW_S, Arc::default())));
     Readings::new(Source::prometheus(source, clock), Duration::from_secs(15), Arc::default())
 }
 
